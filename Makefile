@@ -1,0 +1,31 @@
+# Everything from an empty clone: `make demo`, `make test`. VENV and TORCH_INDEX_URL can be set.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+.PHONY: help setup demo test check format test-adversarial bench clean
+
+help:
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+setup: ## install everything that is missing: system packages, virtual environment, dependencies
+	@VENV="$(VENV)" PYTHON="$(PYTHON)" sh scripts/setup.sh
+
+demo: setup ## optimise ten built-in problems on this CPU and print the winners
+	@$(BIN)/python scripts/demo.py
+
+test: setup ## run the test suite
+	@$(BIN)/python -m pytest
+
+check: setup ## formatting, lint, strict types, direction of imports
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests/test_architecture.py
+
+format: setup ## apply formatting and safe lint fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo-output

@@ -1,0 +1,75 @@
+"""What the offline roles know of a problem before anything was measured: graph, schedule space, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelwright.agents._roles import CoderError, StepContext
+from kernelwright.records import KnobValue
+from kernelwright.sandbox import WorkerFailed
+
+if TYPE_CHECKING:
+    from kernelwright.codegen import Generated, Graph
+
+CAPTURE_ENTRY = "kernelwright.codegen._capture:capture_entry"
+INDUCTOR_ENTRY = "kernelwright.codegen._inductor:inductor_entry"
+
+Schedule = dict[str, KnobValue]
+
+
+class Blueprint(NamedTuple):
+    """A captured problem and what may be chosen about its kernels."""
+
+    graph: Graph
+    space: Mapping[str, list[KnobValue]]
+    default: Schedule
+    bytes_least: float  # every input read once and every output written once
+    flops: float
+
+
+def blueprint(context: StepContext) -> Blueprint:
+    """Capture the problem in the sandbox and read off its schedule space.
+
+    Raises:
+        CoderError: the reference cannot be captured.
+    """
+    from kernelwright import codegen
+
+    graph = codegen.Graph.from_json(_ask(context, CAPTURE_ENTRY, "captured"))
+    cost = codegen.cost(graph)
+    return Blueprint(
+        graph=graph,
+        space=codegen.schedule_space(graph),
+        default=dict(codegen.default_schedule(graph)),
+        bytes_least=float(cost["bytes_least"]),
+        flops=float(cost["flops"]),
+    )
+
+
+def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
+    """TorchInductor's own C++ as a candidate; None where it cannot be had."""
+    from kernelwright import codegen
+
+    try:
+        reply = _ask(context, INDUCTOR_ENTRY, "compiled by TorchInductor")
+    except CoderError:
+        return None
+    return codegen.inductor_seed(graph, reply)
+
+
+def _ask(context: StepContext, entry: str, what: str) -> dict[str, Any]:
+    problem = context.problem
+    payload = {
+        "source": problem.source,
+        "variant": problem.meta.variants_for("cpu")[0],
+        "mode": problem.meta.mode,
+    }
+    try:
+        return context.bench.call(entry, payload)
+    except WorkerFailed as error:
+        raise CoderError(
+            f"{problem.id} cannot be {what}: {error.message}",
+            hint="the offline coder needs a reference that torch.export accepts",
+            problem=problem.id,
+        ) from error

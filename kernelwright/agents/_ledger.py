@@ -1,0 +1,35 @@
+"""Where a step keeps what it must not lose: proposals, evaluations and advice."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
+
+
+class Ledger(Protocol):
+    """The step's memory for one run and one problem. The graph's own state holds only the keys handed out here."""
+
+    def save_proposal(self, candidate: Candidate) -> str:
+        """Store a candidate before it is judged; returns its key. Saving the same one again changes nothing."""
+        ...
+
+    def proposal(self, key: str) -> Candidate:
+        """The candidate under ``key``."""
+        ...
+
+    def find_evaluation(self, candidate: Candidate) -> str | None:
+        """Id of this run's search evaluation of the candidate, where one is finished."""
+        ...
+
+    def record(self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = ()) -> str:
+        """Store a finished evaluation in one transaction; returns its id."""
+        ...
+
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        """The evaluation under an id."""
+        ...
+
+    def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
+        """Append a Judge's advice."""
+        ...

@@ -1,0 +1,128 @@
+"""Single changes of a schedule, ranked by what limits the kernel and by what earlier changes brought."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from kernelwright.agents._blueprint import Schedule
+from kernelwright.agents._roles import Attempt
+from kernelwright.agents._roofline import Bound
+from kernelwright.records import KnobValue
+
+KnobKind = Literal["fusion", "library", "accuracy", "schedule", "constant"]
+
+# The first word that occurs in a knob's name decides. Region prefixes such as "r0." do not matter.
+KNOB_WORDS: tuple[tuple[str, KnobKind], ...] = (
+    ("fast_math", "accuracy"),
+    ("approx", "accuracy"),
+    ("fus", "fusion"),
+    ("epilogue", "fusion"),
+    ("inplace", "fusion"),
+    ("gemm", "library"),
+    ("conv", "library"),
+    ("attention", "library"),
+    ("library", "library"),
+    ("unroll", "constant"),
+    ("block", "constant"),
+    ("tile", "constant"),
+    ("vec", "constant"),
+    ("lanes", "constant"),
+)
+
+# How promising a kind of change is before anything was measured.
+PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
+    "memory": {"fusion": 5, "schedule": 4, "constant": 3, "library": 2, "accuracy": 1},
+    "compute": {"library": 5, "constant": 4, "schedule": 3, "accuracy": 2.5, "fusion": 2},
+    "latency": {"fusion": 5, "library": 4, "schedule": 3, "constant": 2, "accuracy": 1},
+    "unknown": {"fusion": 5, "schedule": 4, "library": 3, "constant": 2, "accuracy": 1},
+}
+
+EFFECT_WEIGHT = 20.0  # one point for every 5% that the same knob gained or lost before
+FAILURE_PENALTY = 10.0
+
+
+class Move(NamedTuple):
+    """Set one knob to a value."""
+
+    knob: str
+    value: KnobValue
+    kind: KnobKind
+    score: float
+
+    def apply(self, schedule: Mapping[str, KnobValue]) -> Schedule:
+        """The schedule with this change made."""
+        return {**schedule, self.knob: self.value}
+
+
+class Effect(NamedTuple):
+    """What a change of one knob brought: log of the speed-up over its base; None where the candidate failed."""
+
+    knob: str
+    value: KnobValue
+    log_ratio: float | None
+
+
+def knob_kind(name: str) -> KnobKind:
+    """What sort of choice a knob is, by its name."""
+    lowered = name.lower()
+    return next((kind for word, kind in KNOB_WORDS if word in lowered), "schedule")
+
+
+def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
+    """The measured effect of every single change tried so far.
+
+    Both speed-ups were measured against the same baseline, so their ratio compares the two kernels.
+    """
+    by_hash = {attempt.candidate.sha256: attempt for attempt in attempts}
+    found = []
+    for attempt in attempts:
+        change = attempt.action.get("change")
+        base = by_hash.get(str(attempt.action.get("base", "")))
+        if not change or base is None:
+            continue
+        knob, value = next(iter(change.items()))
+        found.append(Effect(knob, value, _log_ratio(base, attempt, baseline)))
+    return found
+
+
+def _log_ratio(base: Attempt, changed: Attempt, baseline: str) -> float | None:
+    before, after = base.verdict.speedup(baseline), changed.verdict.speedup(baseline)
+    if not changed.verdict.passed or before is None or after is None:
+        return None
+    return math.log(after.median / before.median)
+
+
+def ranked_moves(
+    space: Mapping[str, Sequence[KnobValue]],
+    schedule: Mapping[str, KnobValue],
+    bound: Bound,
+    known: Sequence[Effect] = (),
+) -> list[Move]:
+    """Every single change of ``schedule``, the most promising first; equal ones in the space's order."""
+    moves = [
+        Move(knob, value, knob_kind(knob), _score(knob, index, bound, known))
+        for knob, index, value in _changes(space, schedule)
+    ]
+    return sorted(moves, key=lambda move: -move.score)
+
+
+def _changes(
+    space: Mapping[str, Sequence[KnobValue]], schedule: Mapping[str, KnobValue]
+) -> Iterator[tuple[str, int, KnobValue]]:
+    """Each other value of each knob, with its distance from the present one in the knob's list."""
+    for knob, values in space.items():
+        here = list(values).index(schedule[knob]) if schedule.get(knob) in values else 0
+        for index, value in enumerate(values):
+            if value != schedule.get(knob):
+                yield knob, abs(index - here), value
+
+
+def _score(knob: str, distance: int, bound: Bound, known: Sequence[Effect]) -> float:
+    """Prior promise, less for values far away, more or less by what changes of the same knob brought."""
+    score = PROMISE[bound][knob_kind(knob)] - 0.25 * (distance - 1)
+    for effect in known:
+        if effect.knob == knob:
+            score += -FAILURE_PENALTY if effect.log_ratio is None else EFFECT_WEIGHT * min(effect.log_ratio, 0.2)
+    return score

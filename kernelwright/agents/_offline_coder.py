@@ -1,0 +1,133 @@
+"""The Coder that needs no language model: it turns advice into schedules of the code generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint, inductor_seed
+from kernelwright.agents._moves import effects, ranked_moves
+from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt
+from kernelwright.errors import UsageError
+from kernelwright.records import Candidate, Status
+
+if TYPE_CHECKING:
+    from kernelwright.codegen import Generated
+
+SEED = "inductor"
+NUMERICAL = frozenset({Status.INCORRECT_NUMERICAL})
+
+
+class Wish(NamedTuple):
+    """A kernel worth trying. ``schedule`` is None for the TorchInductor seed."""
+
+    origin: str  # "default", "knob", "schedule", "seed", "repair"
+    schedule: Schedule | None
+    change: Mapping[str, Any]
+    base: Attempt | None
+    why: str
+
+
+class OfflineCoder:
+    """Follows the Judge's action; where that gives nothing new, takes the next untried change of the best schedule.
+
+    It keeps no memory of its own: the same context gives the same proposal, so a resumed run proposes what the killed
+    one did.
+    """
+
+    name = "offline"
+
+    def propose(self, context: StepContext) -> Proposal:
+        """The next candidate that was not judged yet on this problem.
+
+        Raises:
+            CoderError: the reference cannot be captured.
+            UsageError: the backend is not one that the generator writes.
+        """
+        if context.backend != "cpp":
+            raise UsageError(
+                f"the offline coder writes C++ only, not {context.backend}", hint="use --backend cpp", part="coder"
+            )
+        plan = blueprint(context)
+        tried = {attempt.candidate.sha256 for attempt in context.attempts}
+        for wish in _wishes(context, plan):
+            generated = _write(context, plan, wish)
+            if generated is None:
+                continue
+            candidate = _candidate(context, wish, generated)
+            if candidate.sha256 not in tried:
+                return Proposal(candidate, wish.why, _action(wish, generated))
+        return Proposal(None, "every change of the best schedule has been tried")
+
+
+def _wishes(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
+    """What to try, the most wanted first."""
+    if not context.attempts:
+        yield Wish("default", plan.default, {}, None, "the generator's default schedule")
+    base = base_attempt(context)
+    schedule = _schedule_of(base, plan)
+    origin = "repair" if context.attempts and context.best is None else "knob"
+    yield from _advised(context, plan, base, schedule, origin)
+    known = effects(context.attempts, context.baseline)
+    for move in ranked_moves(plan.space, schedule, "unknown", known):
+        why = f"{move.knob} = {move.value}, the next change not tried yet"
+        yield Wish(origin, move.apply(schedule), {move.knob: move.value}, base, why)
+
+
+def base_attempt(context: StepContext) -> Attempt | None:
+    """The attempt to branch from: the best of those that have a schedule, else the first one that has."""
+    scheduled = tuple(attempt for attempt in context.attempts if attempt.action.get("schedule") is not None)
+    return best_attempt(scheduled, context.baseline) or (scheduled[-1] if scheduled else None)
+
+
+def _schedule_of(base: Attempt | None, plan: Blueprint) -> Schedule:
+    return plan.default if base is None else {**plan.default, **base.action["schedule"]}
+
+
+def _advised(
+    context: StepContext, plan: Blueprint, base: Attempt | None, schedule: Schedule, origin: str
+) -> Iterator[Wish]:
+    """The Judge's action as a wish; an action that the space does not know is passed over."""
+    action = context.advice.action if context.advice else {}
+    if action.get("seed") == SEED:
+        yield Wish("seed", None, {}, base, "TorchInductor's own kernel as a seed")
+    elif "knob" in action and action["value"] in plan.space.get(action["knob"], ()):
+        change = {action["knob"]: action["value"]}
+        yield Wish(origin, {**schedule, **change}, change, base, f"advised: {action['knob']} = {action['value']}")
+    elif "schedule" in action:
+        asked = {knob: value for knob, value in action["schedule"].items() if value in plan.space.get(knob, ())}
+        changed = ", ".join(f"{knob} = {value}" for knob, value in asked.items())
+        yield Wish(
+            "repair" if origin == "repair" else "schedule", {**schedule, **asked}, {}, base, f"advised: {changed}"
+        )
+
+
+def _write(context: StepContext, plan: Blueprint, wish: Wish) -> Generated | None:
+    from kernelwright import codegen
+
+    if wish.schedule is None:
+        return inductor_seed(context, plan.graph)
+    return codegen.generate(plan.graph, wish.schedule)
+
+
+def _candidate(context: StepContext, wish: Wish, generated: Generated) -> Candidate:
+    return Candidate(
+        problem_id=context.problem.id,
+        source=generated.source,
+        backend=context.backend,
+        parents=() if wish.base is None else (wish.base.candidate.sha256,),
+        operator={"default": "new", "seed": "seed", "repair": "repair"}.get(wish.origin, "knob"),
+        author="offline",
+        note=wish.why,
+    )
+
+
+def _action(wish: Wish, generated: Generated) -> dict[str, Any]:
+    return {
+        "origin": wish.origin,
+        "schedule": wish.schedule,
+        "change": dict(wish.change),
+        "base": "" if wish.base is None else wish.base.candidate.sha256,
+        "bytes_moved": generated.bytes_moved,
+        "flops": generated.flops,
+    }

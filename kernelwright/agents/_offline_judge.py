@@ -1,0 +1,301 @@
+"""The Judge that needs no language model: a table of rules over the verdict, the roofline and what was tried.
+
+The first rule that applies speaks. Each gives exactly one bottleneck, one method and one plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint
+from kernelwright.agents._moves import Effect, KnobKind, Move, effects, ranked_moves
+from kernelwright.agents._offline_coder import SEED, base_attempt
+from kernelwright.agents._roles import Attempt, StepContext
+from kernelwright.agents._roofline import Peaks, Placement, machine_peaks, place
+from kernelwright.records import Advice, Evaluation, KnobValue, Status
+
+ROUNDS_WITHOUT_GAIN = 3
+GAIN = 0.01  # log-ratio that counts as one
+AT_ROOFLINE = 0.9
+
+# Safer settings, tried in this order while nothing has passed: exact arithmetic first, then the plainest structure.
+SAFER: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
+    ("fast_math", (False, "off", 0)),
+    ("pass", ("two", "two_pass", "two-pass", 2)),
+    ("gemm", ("library",)),
+    ("conv", ("library",)),
+    ("attention", ("library", "unfused")),
+    ("fus", (False, "none", 0)),
+)
+
+METHODS: dict[KnobKind, str] = {
+    "fusion": "fuse more operators into one pass",
+    "library": "choose between the library call and an own kernel",
+    "accuracy": "trade arithmetic that the error budget allows",
+    "schedule": "change the loop schedule",
+    "constant": "tune a constant",
+}
+
+
+class Case:
+    """Everything that the rules look at, worked out once."""
+
+    def __init__(self, context: StepContext, evaluation: Evaluation, peaks: Peaks) -> None:
+        self.context = context
+        self.verdict = evaluation.verdict
+        self.last = context.attempts[-1]
+        self.peaks = peaks
+
+    @cached_property
+    def plan(self) -> Blueprint:
+        """The captured problem."""
+        return blueprint(self.context)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule that the next change starts from."""
+        base = base_attempt(self.context)
+        return self.plan.default if base is None else {**self.plan.default, **base.action["schedule"]}
+
+    @cached_property
+    def placement(self) -> Placement | None:
+        """Where the best kernel lies on the roofline; None where nothing was timed."""
+        best = self.context.best
+        if best is None or best.verdict.timing is None:
+            return None
+        latency_ms = best.verdict.timing.latency_ms.median
+        return place(latency_ms, self.plan.bytes_least, self.plan.flops, self.peaks)
+
+    @cached_property
+    def known(self) -> list[Effect]:
+        """Measured effects of the changes tried."""
+        return effects(self.context.attempts, self.context.baseline)
+
+    @cached_property
+    def moves(self) -> list[Move]:
+        """Changes whose outcome is not known yet, the most promising first."""
+        tried = [attempt.action.get("schedule") for attempt in self.context.attempts]
+        bound = self.placement.bound if self.placement else "unknown"
+        ranked = ranked_moves(self.plan.space, self.schedule, bound, self.known)
+        return [move for move in ranked if move.apply(self.schedule) not in tried]
+
+    @cached_property
+    def safer(self) -> Schedule:
+        """Changes of the last schedule towards safety that are left."""
+        schedule = self.last.action.get("schedule") or self.plan.default
+        found: Schedule = {}
+        for word, values in SAFER:
+            for knob, choices in self.plan.space.items():
+                safe = next((value for value in values if value in choices and _same_kind(value, choices)), None)
+                if word in knob.lower() and safe is not None and schedule.get(knob) != safe:
+                    found[knob] = safe
+            if found:
+                return found
+        return found
+
+    @property
+    def rounds_without_gain(self) -> int:
+        """Rounds since the best lower bound last rose by more than :data:`GAIN`."""
+        best, since = 0.0, 0
+        for attempt in self.context.attempts:
+            bound = attempt.lower_bound(self.context.baseline) or 0.0
+            since = 0 if bound > best * (1 + GAIN) else since + 1
+            best = max(best, bound)
+        return since
+
+    @property
+    def seed_tried(self) -> bool:
+        """Whether TorchInductor's kernel was judged already."""
+        return any(attempt.action.get("origin") == "seed" for attempt in self.context.attempts)
+
+    @property
+    def behind_compile(self) -> bool:
+        """Whether torch.compile may still be the faster one."""
+        best: Attempt | None = self.context.best
+        against = best.verdict.speedup("compile") if best else None
+        return against is not None and against.low < 1.0
+
+
+def _same_kind(value: KnobValue, choices: list[KnobValue]) -> bool:
+    """``False == 0`` in Python: a flag is only looked for among flags."""
+    return any(value == choice and type(value) is type(choice) for choice in choices)
+
+
+class Rule(NamedTuple):
+    """One line of the table."""
+
+    id: str
+    applies: Callable[[Case], bool]
+    advise: Callable[[Case], Advice]
+    reason: str
+
+
+def _failed(*statuses: Status) -> Callable[[Case], bool]:
+    return lambda case: case.verdict.status in statuses
+
+
+def _repair(case: Case) -> Advice:
+    """Step back: from the best where there is one, else towards the safest schedule."""
+    what = case.verdict.status.value
+    change = ", ".join(f"{knob} = {value}" for knob, value in (case.last.action.get("change") or {}).items())
+    bottleneck = f"{what}: {case.verdict.reason}"
+    if case.context.best is not None and case.moves:
+        move = case.moves[0]
+        return Advice(
+            mode="repair",
+            bottleneck=bottleneck,
+            method="step back and try another change",
+            plan=f"drop {change or 'the last change'}; from the best kernel set {move.knob} = {move.value}",
+            action={"knob": move.knob, "value": move.value},
+            expected="a kernel that passes",
+        )
+    if case.safer:
+        wanted = ", ".join(f"{knob} = {value}" for knob, value in case.safer.items())
+        return Advice(
+            mode="repair",
+            bottleneck=bottleneck,
+            method="choose the safer arithmetic or structure",
+            plan=f"set {wanted}",
+            action={"schedule": case.safer},
+            expected="a kernel inside the error budget",
+        )
+    return _next_or_stop(case, "repair", bottleneck)
+
+
+def _next_or_stop(case: Case, mode: str, bottleneck: str) -> Advice:
+    if not case.moves:
+        return Advice(
+            mode="stop", bottleneck=f"{bottleneck}; nothing is left to change", method="stop", plan="keep what there is"
+        )
+    move = case.moves[0]
+    return Advice(
+        mode="repair" if mode == "repair" else "optimise",
+        bottleneck=bottleneck,
+        method=METHODS[move.kind],
+        plan=f"set {move.knob} = {move.value}",
+        action={"knob": move.knob, "value": move.value},
+        expected=_expected(case, move),
+    )
+
+
+def _expected(case: Case, move: Move) -> str:
+    """What earlier changes of the same knob let hope for."""
+    ratios = [effect.log_ratio for effect in case.known if effect.knob == move.knob and effect.log_ratio is not None]
+    if ratios:
+        return f"earlier changes of {move.knob} brought {100 * max(ratios):+.0f}% at best"
+    if case.placement and case.placement.efficiency > 0:
+        return f"at most {1 / case.placement.efficiency:.1f}x is left to the roofline"
+    return "unknown"
+
+
+def _stop(bottleneck: Callable[[Case], str]) -> Callable[[Case], Advice]:
+    return lambda case: Advice(mode="stop", bottleneck=bottleneck(case), method="stop", plan="keep the best kernel")
+
+
+def _try_seed(case: Case) -> Advice:
+    return Advice(
+        mode="optimise",
+        bottleneck="torch.compile may still be faster than the best kernel",
+        method="start from TorchInductor's own C++",
+        plan="judge the kernel that TorchInductor generates for this problem",
+        action={"seed": SEED},
+        expected="at least the speed of torch.compile, with less overhead a call",
+    )
+
+
+def _bound(case: Case, bound: str) -> bool:
+    return case.placement is not None and case.placement.bound == bound and bool(case.moves)
+
+
+def _memory(case: Case) -> Advice:
+    assert case.placement is not None
+    share = case.placement.achieved_gb_s / case.peaks.bandwidth_gb_s
+    return _next_or_stop(
+        case,
+        "optimise",
+        f"memory: {case.placement.achieved_gb_s:.1f} GB/s of necessary traffic, {share:.0%} of a plain copy",
+    )
+
+
+def _compute(case: Case) -> Advice:
+    assert case.placement is not None
+    share = case.placement.achieved_gflop_s / case.peaks.gflop_s
+    return _next_or_stop(
+        case,
+        "optimise",
+        f"compute: {case.placement.achieved_gflop_s:.1f} GFLOP/s, {share:.0%} of the FMA peak, and memory is not full",
+    )
+
+
+def _latency(case: Case) -> Advice:
+    assert case.placement is not None
+    return _next_or_stop(
+        case, "optimise", f"latency: the loops need {case.placement.ideal_ms * 1000:.1f} µs, the rest is calls"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "numerics",
+        _failed(Status.INCORRECT_NUMERICAL),
+        _repair,
+        "a change that leaves the error budget is undone before anything else is tried",
+    ),
+    Rule(
+        "broken",
+        lambda case: not case.verdict.passed,
+        _repair,
+        "a kernel that does not build, run or fit teaches nothing about speed",
+    ),
+    Rule(
+        "roofline",
+        lambda case: case.placement is not None and case.placement.efficiency >= AT_ROOFLINE,
+        _stop(lambda case: "the best kernel is at the roofline of this machine"),
+        "necessary traffic or arithmetic alone takes 90% of the time",
+    ),
+    Rule(
+        "seed",
+        lambda case: case.behind_compile and not case.seed_tried,
+        _try_seed,
+        "where torch.compile still wins, its generated code is the cheapest thing to learn from",
+    ),
+    Rule(
+        "no-gain",
+        lambda case: case.rounds_without_gain >= ROUNDS_WITHOUT_GAIN,
+        _stop(lambda case: f"{ROUNDS_WITHOUT_GAIN} rounds without a gain of more than {GAIN:.0%}"),
+        "further changes of the same kind rarely pay after several that did not",
+    ),
+    Rule("memory", lambda case: _bound(case, "memory"), _memory, "traffic limits: fewer passes, then better streaming"),
+    Rule("compute", lambda case: _bound(case, "compute"), _compute, "instructions limit: wider or fewer of them"),
+    Rule("latency", lambda case: _bound(case, "latency"), _latency, "calls limit: fewer of them"),
+    Rule(
+        "untimed",
+        lambda case: bool(case.moves),
+        lambda case: _next_or_stop(case, "optimise", "unknown: nothing was timed"),
+        "without a measurement the generic order is as good as any",
+    ),
+    Rule(
+        "exhausted",
+        lambda case: True,
+        _stop(lambda case: "every change of the best schedule has been tried"),
+        "the space of single changes is exhausted",
+    ),
+)
+
+
+class OfflineJudge:
+    """Rules instead of a language model."""
+
+    name = "offline"
+
+    def __init__(self, peaks: Peaks | None = None) -> None:
+        """``peaks``: of this machine; measured on first use where not given."""
+        self._peaks = peaks
+
+    def advise(self, context: StepContext, evaluation: Evaluation) -> Advice:
+        """What the first rule that applies says."""
+        peaks = self._peaks or machine_peaks(evaluation.environment.threads)
+        case = Case(context, evaluation, peaks)
+        return next(rule for rule in RULES if rule.applies(case)).advise(case)

@@ -1,0 +1,99 @@
+"""From a specification such as ``offline`` or ``openai:gpt-5`` to a role."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Generic, NoReturn, TypeVar
+
+from kernelwright.agents._offline_coder import OfflineCoder
+from kernelwright.agents._offline_judge import OfflineJudge
+from kernelwright.agents._roles import Coder, Judge
+from kernelwright.errors import UsageError
+
+Role = TypeVar("Role")
+
+
+class RoleRegistry(Generic[Role]):
+    """Factories by the word before the colon. A factory gets what stands after the colon ("" where nothing does)."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Callable[[str], Role]] = {}
+
+    def register(self, word: str, factory: Callable[[str], Role]) -> None:
+        """Claim ``word``.
+
+        Raises:
+            ValueError: the word is taken; two claims to one name are a programming error.
+        """
+        if word in self._factories:
+            raise ValueError(f"two {self.kind}s claim the name {word!r}")
+        self._factories[word] = factory
+
+    def words(self) -> tuple[str, ...]:
+        """Every word that is known, sorted."""
+        return tuple(sorted(self._factories))
+
+    def build(self, spec: str) -> Role:
+        """The role for ``spec``.
+
+        Raises:
+            UsageError: the word is unknown, or its factory refuses.
+        """
+        word, _, rest = spec.partition(":")
+        if word not in self._factories:
+            near = difflib.get_close_matches(word, self._factories, n=2)
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            raise UsageError(
+                f"unknown {self.kind} {spec!r}", hint=f"{meant}known: {', '.join(self.words())}", spec=spec, near=near
+            )
+        return self._factories[word](rest)
+
+
+def _not_yet(kind: str, word: str, wants: str) -> Callable[[str], NoReturn]:
+    def refuse(rest: str) -> NoReturn:
+        spec = f"{word}:{rest}" if rest else word
+        raise UsageError(
+            f"the {kind} {spec!r} ({wants}) is not part of this version",
+            hint=f"this version has --{kind} offline, which needs no key and no network",
+            spec=spec,
+        )
+
+    return refuse
+
+
+def _offline(role: Callable[[], Role], kind: str) -> Callable[[str], Role]:
+    def build(rest: str) -> Role:
+        if rest:
+            raise UsageError(f"the offline {kind} takes no argument, but got {rest!r}", hint=f"use --{kind} offline")
+        return role()
+
+    return build
+
+
+PLANNED = {
+    "openai": "a model behind an OpenAI-compatible interface",
+    "anthropic": "a model of Anthropic",
+    "replay": "answers read back from a file",
+    "mailbox": "answers exchanged through a folder",
+    "policy": "a trained policy of your own",
+}
+
+coders: RoleRegistry[Coder] = RoleRegistry("coder")
+judges: RoleRegistry[Judge] = RoleRegistry("judge")
+coders.register("offline", _offline(OfflineCoder, "coder"))
+judges.register("offline", _offline(OfflineJudge, "judge"))
+for _word, _wants in PLANNED.items():
+    coders.register(_word, _not_yet("coder", _word, _wants))
+    judges.register(_word, _not_yet("judge", _word, _wants))
+
+
+def coder_from_spec(spec: str) -> Coder:
+    """The Coder for ``spec``: ``offline`` in this version; the planned ones raise UsageError and say so."""
+    return coders.build(spec)
+
+
+def judge_from_spec(spec: str) -> Judge:
+    """The Judge for ``spec``: ``offline`` in this version; the planned ones raise UsageError and say so."""
+    return judges.build(spec)

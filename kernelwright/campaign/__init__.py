@@ -1,0 +1,27 @@
+"""Many problems at once: order, budgets, stops, resumption; and the Python interface over them."""
+
+from __future__ import annotations
+
+from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
+from kernelwright.campaign._campaign import Campaign, rows_of, run_config
+from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._problem_job import RefereeLike, Session
+from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult
+
+__all__ = [
+    "Campaign",
+    "CampaignEvent",
+    "CampaignResult",
+    "RefereeLike",
+    "RunLock",
+    "RunResult",
+    "Session",
+    "evaluate",
+    "export_text",
+    "load_drop_in",
+    "optimize",
+    "read_candidate",
+    "rows_of",
+    "run_config",
+    "write_atomically",
+]

@@ -1,0 +1,202 @@
+"""The Python interface: judge one candidate; turn a live module into its fastest proved drop-in."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.campaign._campaign import Campaign, OpenReferee, open_local_referee
+from kernelwright.campaign._results import CampaignEvent
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, sha256_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from kernelwright.store import Store
+
+
+def read_candidate(
+    candidate: str | Path,
+    problem: Problem,
+    *,
+    backend: Backend = "cpp",
+    knobs: Mapping[str, KnobValue] | None = None,
+) -> Candidate:
+    """A candidate from a file's path or from source text (text is what has a line break in it).
+
+    Raises:
+        UsageError: the file cannot be read, or is no UTF-8 text.
+    """
+    source = candidate if isinstance(candidate, str) and "\n" in candidate else _read(Path(candidate))
+    return Candidate(
+        problem_id=problem.id,
+        source=source,
+        backend=backend,
+        knobs=dict(knobs or {}),
+        operator="given",
+        author="user",
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(f"no candidate file {path}", hint="give the path of a Python file with ModelNew") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the candidate file {path}: {error}", hint="give a readable text file") from error
+
+
+def evaluate(
+    candidate: str | Path,
+    problem: str | Problem,
+    *,
+    settings: Settings | None = None,
+    backend: Backend | None = None,
+    knobs: Mapping[str, KnobValue] | None = None,
+    control: bool = False,
+    time: bool = True,
+    confirm: bool = False,
+    store: Store | None = None,
+    open_referee: OpenReferee = open_local_referee,
+    on_stage: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Judge one candidate: built, checked and timed in the sandbox.
+
+    Args:
+        candidate: a file's path, or source text with ``class ModelNew``.
+        problem: ``suite/level/name``, a path to a reference file, or a Problem.
+        settings: default: the user's configuration.
+        backend: default: the settings'.
+        knobs: module globals to set in the candidate.
+        control: the file is no candidate (the reference itself, a library call): no kernel of its own is wanted.
+        time: False stops after the check.
+        confirm: time in fresh processes, as for a published result.
+        store: where to keep the evaluation; None keeps it nowhere.
+
+    Raises:
+        UsageError: an unknown problem or an unreadable file.
+        InvalidReferenceError: the problem's file breaks the contract; a reference that fails when it is run is
+            status INVALID_REFERENCE.
+        MachineError, MissingToolError: it cannot be judged here.
+    """
+    from kernelwright.datasets import find_problem
+
+    settings = settings or Settings.load()
+    found = problem if isinstance(problem, Problem) else find_problem(problem, settings.suite_dirs)
+    given = read_candidate(candidate, found, backend=backend or settings.backend, knobs=knobs)
+    with open_referee(settings) as referee:
+        evaluation = referee.evaluate(
+            given,
+            found,
+            baselines=settings.baselines,
+            control=control,
+            time=time,
+            confirm=confirm,
+            on_stage=on_stage,
+        )
+    if store is not None:
+        store.record_problem(found)
+        store.record_evaluation(evaluation, run_id=None)
+    return evaluation
+
+
+def optimize(
+    model: torch.nn.Module,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    name: str | None = None,
+    settings: Settings | None = None,
+    tell: Callable[[CampaignEvent], None] = lambda event: None,
+    open_referee: OpenReferee = open_local_referee,
+    **options: Any,
+) -> torch.nn.Module:
+    """Write, prove and time kernels for a live module; returns a drop-in that shares the module's weights.
+
+    The drop-in runs its kernel for inputs like ``example_inputs`` in evaluation mode and without gradients, and the
+    module's own computation for everything else.
+
+    Args:
+        model: any module that ``torch.export`` accepts.
+        example_inputs: positional inputs of its forward.
+        name: what the problem is called in the store; default: the class's name.
+        settings: default: the user's configuration.
+        options: single settings over those, such as ``rounds=3``.
+
+    Returns:
+        The drop-in; ``model`` itself, with a UserWarning, where no faster kernel could be proved.
+
+    Raises:
+        UsageError: the module cannot be captured, or a bad option.
+        MachineError, MissingToolError: it cannot be judged here.
+    """
+    from kernelwright.datasets import parse_problem, problem_from_module
+    from kernelwright.store import Store
+
+    settings = (settings or Settings.load()).with_values("argument", **options)
+    name = name or type(model).__name__
+    source, names = problem_from_module(model, tuple(example_inputs), name)
+    problem = parse_problem(source, id=f"captured/level0/{name}", suite="captured", level=0, name=name)
+    with Store.open(settings.store) as store:
+        result = Campaign(settings, store, open_referee=open_referee, tell=tell).run([problem])
+        row = result.rows[0]
+        if row.evaluation is None or not any(speedup.faster for speedup in row.speedup.values()):
+            warnings.warn(f"no faster kernel for {name}: {row.reason or 'none beat the module'}", stacklevel=2)
+            return model
+        text = export_text(problem, store.evaluation(row.evaluation).evaluation)
+    return load_drop_in(text, model, settings.cache_dir, names)
+
+
+def export_text(problem: Problem, evaluation: Evaluation) -> str:
+    """The drop-in module file of a judged candidate, as text."""
+    from kernelwright.export import export_module
+
+    return export_module(problem, evaluation.candidate, verdict=evaluation.verdict)
+
+
+def load_drop_in(
+    text: str, model: torch.nn.Module, cache_dir: Path, names: Mapping[str, str] | None = None
+) -> torch.nn.Module:
+    """Import an exported file into this process and give its drop-in ``model``'s weights.
+
+    The file is kept under ``cache_dir`` by the hash of its text, so that tracebacks can show its lines.
+
+    Args:
+        text: the exported file. It runs with this process's rights from now on.
+        model: whose parameters and buffers the drop-in shares.
+        cache_dir: where the file is kept.
+        names: the drop-in's state name to the model's, where they differ.
+    """
+    path = cache_dir / "drop-ins" / f"kernel_{sha256_text(text)[:16]}.py"
+    write_atomically(path, text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise AssertionError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    drop_in: torch.nn.Module = module.from_reference(model, names=names)
+    return drop_in
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that nobody ever sees half of it.
+
+    Raises:
+        UsageError: the place cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another place") from error

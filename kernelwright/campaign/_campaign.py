@@ -1,0 +1,216 @@
+"""Many problems, one after the other: budgets, stops, resumption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints
+from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._problem_job import ProblemJob, RefereeLike, Stopped, locate_checkpoints
+from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
+from kernelwright.campaign._stopping import StopWatch, stop_on_signals
+from kernelwright.config import Settings
+from kernelwright.errors import StoreError, UsageError
+from kernelwright.records import Problem, RunConfig
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+SECONDS_PER_MINUTE = 60.0
+STATUS_OF_STOP: dict[str, RunStatus] = {"interrupted": "interrupted", "budget": "paused", "cancelled": "cancelled"}
+ENDED = frozenset({"finished", "cancelled"})
+
+OpenReferee = Callable[[Settings], AbstractContextManager[RefereeLike]]
+
+
+def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike]:
+    """The referee on this machine."""
+    from kernelwright.evaluator import Referee
+
+    return Referee(settings)
+
+
+def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
+    """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same."""
+    return RunConfig(
+        problems=tuple(problems),
+        coder=settings.coder,
+        judge=settings.judge,
+        backend=settings.backend,
+        rounds=settings.rounds,
+        max_minutes=settings.max_minutes,
+        sandbox=settings.sandbox,
+        threads=settings.threads,
+        baselines=settings.baselines,
+        recipe=settings.recipe,
+        suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
+        settings=settings.model_dump(mode="json"),
+    )
+
+
+class Campaign:
+    """Runs problems in order and keeps everything in the store.
+
+    Args:
+        settings: what to use; a resumed run uses the settings that it was started with, except for ``store``,
+            ``cache_dir`` and the budget.
+        store: where everything goes.
+        open_referee: makes the referee for settings; the local one by default.
+        tell: told every step of progress.
+        signals: let Ctrl-C and SIGTERM end the run after the work in flight (the command line does; a library user's
+            own handlers are left alone).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        open_referee: OpenReferee = open_local_referee,
+        tell: Callable[[CampaignEvent], None] = lambda event: None,
+        signals: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._open_referee = open_referee
+        self._tell = tell
+        self._signals = signals
+
+    def run(self, problems: Sequence[Problem]) -> CampaignResult:
+        """Start a run.
+
+        Raises:
+            UsageError: no problem, one named twice, or an unknown coder or judge.
+            SandboxError, MissingToolError: the job cannot run here; no run was created.
+            StoreError: the store failed; what was finished is in it.
+        """
+        ids = [problem.id for problem in problems]
+        if not ids or len(set(ids)) != len(ids):
+            raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
+        config = run_config(self._settings, ids)
+        coder_from_spec(config.coder), judge_from_spec(config.judge)
+        with self._open_referee(self._settings) as referee:
+            run_id = self._store.create_run(config, problems)
+            with RunLock(self._store.path, run_id):
+                return self._drive(run_id, config, problems, referee, spent_s=0.0)
+
+    def resume(self, run_id: str, *, max_minutes: float | None = None) -> CampaignResult:
+        """Go on with a run that was interrupted, paused or killed. A finished evaluation is never repeated.
+
+        Args:
+            max_minutes: a new total budget; None keeps the old one.
+
+        Raises:
+            UsageError: no such run, it has ended, or another process drives it.
+        """
+        stored = self._store.run(run_id)
+        if stored.status in ENDED:
+            raise UsageError(
+                f"run {stored.id} is {stored.status}", hint=f"'kernelwright runs show {stored.id}' shows its results"
+            )
+        config = stored.config if max_minutes is None else stored.config.model_copy(update={"max_minutes": max_minutes})
+        settings = self._settings_of(config)
+        states = self._store.problem_states(stored.id)
+        problems = [self._store.problem(state.problem, version=state.version) for state in states]
+        with RunLock(self._store.path, stored.id), self._open_referee(settings) as referee:
+            return self._drive(stored.id, config, problems, referee, spent_s=stored.seconds)
+
+    def _settings_of(self, config: RunConfig) -> Settings:
+        """The settings a run was started with, at today's places."""
+        kept: dict[str, Any] = {k: v for k, v in config.settings.items() if k not in {"store", "cache_dir"}}
+        return self._settings.with_values(f"run {config.recipe}", **{**kept, "max_minutes": config.max_minutes})
+
+    def _drive(
+        self, run_id: str, config: RunConfig, problems: Sequence[Problem], referee: RefereeLike, spent_s: float
+    ) -> CampaignResult:
+        budget_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - spent_s
+        watch = StopWatch(budget_s=budget_s, cancelled=lambda: self._store.run(run_id).status == "cancelled")
+        self._store.set_run_status(run_id, "running")
+        self._emit("run-started", run=run_id, problems=[problem.id for problem in problems], rounds=config.rounds)
+        status: RunStatus = "failed"
+        reason = ""
+        try:
+            with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
+                reason = self._with_signals(
+                    watch,
+                    lambda: self._problems(
+                        [
+                            ProblemJob(
+                                run_id=run_id,
+                                problem=problem,
+                                config=config,
+                                store=self._store,
+                                referee=referee,
+                                checkpointer=checkpointer,
+                                coder=coder_from_spec(config.coder),
+                                judge=judge_from_spec(config.judge),
+                                watch=watch,
+                                tell=self._tell,
+                            )
+                            for problem in problems
+                        ]
+                    ),
+                )
+            status = STATUS_OF_STOP.get(reason, "finished")
+        except KeyboardInterrupt:
+            status, reason = "interrupted", "interrupted"
+        finally:
+            self._close(run_id, status, watch.seconds)
+        return CampaignResult(
+            run_id=run_id, status=status, reason=reason, rows=self.rows(run_id), seconds=spent_s + watch.seconds
+        )
+
+    def _problems(self, jobs: Sequence[ProblemJob]) -> str:
+        """Work on what is not done yet; returns the reason of an early stop, or an empty string."""
+        rows = {row.problem: row for row in self.rows(jobs[0].run_id)}
+        for job in jobs:
+            row = rows.get(job.problem.id)
+            if row is not None and (row.state == "done" or (row.state == "failed" and not row.retry)):
+                continue
+            if reason := job.watch.reason():
+                return reason
+            try:
+                self._one(job)
+            except Stopped as stopped:
+                return stopped.reason
+        return ""
+
+    def _one(self, job: ProblemJob) -> None:
+        self._store.set_problem_state(job.run_id, job.problem.id, "running")
+        self._emit("problem-started", job.problem.id)
+        row = job.run()
+        self._store.set_problem_state(job.run_id, job.problem.id, row.state, row.model_dump_json())
+        self._emit("problem-finished", job.problem.id, row=row.model_dump(mode="json"))
+
+    def _with_signals(self, watch: StopWatch, work: Callable[[], str]) -> str:
+        if not self._signals:
+            return work()
+        with stop_on_signals(watch, lambda: self._emit("stopping", reason="interrupted")):
+            return work()
+
+    def rows(self, run_id: str) -> tuple[RunResult, ...]:
+        """The row of each problem of a run, in its order; those not finished are ``pending`` or ``running``."""
+        return rows_of(self._store, run_id)
+
+    def _close(self, run_id: str, status: RunStatus, seconds: float) -> None:
+        """Write how the run ended. A store that is full or gone must not hide the error that led here."""
+        with suppress(StoreError):
+            self._store.add_run_seconds(run_id, seconds)
+            if self._store.run(run_id).status != "cancelled":
+                self._store.set_run_status(run_id, status)
+
+    def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
+        self._tell(CampaignEvent(kind, problem, data))
+
+
+def rows_of(store: Store, run_id: str) -> tuple[RunResult, ...]:
+    """The row of each problem of a run, in the run's order."""
+    rows = []
+    for state in store.problem_states(run_id):
+        if state.state in {"done", "failed"} and state.detail:
+            rows.append(RunResult.model_validate_json(state.detail))
+        else:
+            rows.append(RunResult(problem=state.problem, state=state.state))
+    return tuple(rows)

@@ -1,0 +1,70 @@
+"""What is published is the confirmation: fresh processes for the winner, and once for the runner-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kernelwright.agents import Attempt
+from kernelwright.records import Candidate, Evaluation
+
+CONFIRMATIONS = 2  # the winner, and the runner-up where the winner does not hold
+
+
+class Confirmation(NamedTuple):
+    """The chosen evaluation with its id; ``evaluation`` is None where nothing may be published."""
+
+    evaluation_id: str
+    evaluation: Evaluation | None
+    reason: str
+
+
+def ranking(attempts: Sequence[Attempt], baseline: str) -> list[Attempt]:
+    """Passed attempts, best lower bound first, each candidate once."""
+    passed = [attempt for attempt in attempts if attempt.lower_bound(baseline) is not None]
+    passed.sort(key=lambda attempt: attempt.lower_bound(baseline) or 0.0, reverse=True)
+    return list({attempt.candidate.sha256: attempt for attempt in reversed(passed)}.values())[::-1]
+
+
+def choose_winner(
+    attempts: Sequence[Attempt],
+    baseline: str,
+    confirm: Callable[[Candidate], tuple[str, Evaluation]],
+    load: Callable[[str], Evaluation],
+) -> Confirmation:
+    """Confirm the best attempt; where it is refused or not faster, confirm the runner-up as well.
+
+    Args:
+        attempts: all rounds of the problem.
+        baseline: whose speedup decides.
+        confirm: confirms a candidate and stores the result; returns its id and evaluation.
+        load: a stored evaluation by id, for attempts that carry no timing and so need no confirmation.
+    """
+    ranked = ranking(attempts, baseline)
+    if not ranked:
+        return Confirmation("", None, _why_nothing_passed(attempts))
+    if ranked[0].verdict.timing is None:
+        return Confirmation(ranked[0].evaluation_id, load(ranked[0].evaluation_id), "")
+    confirmed: list[tuple[float, str, Evaluation]] = []
+    refusals: list[str] = []
+    for attempt in ranked[:CONFIRMATIONS]:
+        evaluation_id, evaluation = confirm(attempt.candidate)
+        if not evaluation.verdict.passed:
+            refusals.append(f"{attempt.candidate.sha256[:12]}: {evaluation.verdict.reason}")
+            continue
+        speedup = evaluation.verdict.speedup(baseline)
+        low = speedup.low if speedup else 0.0
+        confirmed.append((low, evaluation_id, evaluation))
+        if low > 1.0:
+            break
+    if not confirmed:
+        return Confirmation("", None, f"the confirmation refused {'; '.join(refusals)}")
+    _, evaluation_id, evaluation = max(confirmed, key=lambda entry: entry[0])
+    return Confirmation(evaluation_id, evaluation, "")
+
+
+def _why_nothing_passed(attempts: Sequence[Attempt]) -> str:
+    if not attempts:
+        return "no candidate was proposed"
+    last = attempts[-1].verdict
+    return f"no candidate passed in {len(attempts)} rounds; the last one: {last.status.value}: {last.reason}"

@@ -1,0 +1,58 @@
+"""The step's memory, kept in the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+
+class StoreLedger:
+    """One run's evaluations and proposals of one problem.
+
+    A candidate has its row before it is judged, so a resumed run judges the very one that the killed run proposed.
+    """
+
+    def __init__(self, store: Store, run_id: str, problem_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._problem_id = problem_id
+
+    def save_proposal(self, candidate: Candidate) -> str:
+        """Store a candidate before it is judged; returns its hash."""
+        return self._store.record_candidate(candidate)
+
+    def proposal(self, key: str) -> Candidate:
+        """The candidate under a hash."""
+        return self._store.candidate(key, problem=self._problem_id)
+
+    def find_evaluation(self, candidate: Candidate) -> str | None:
+        """Id of this run's search evaluation of the candidate."""
+        return self._find(candidate, confirmed=False)
+
+    def find_confirmation(self, candidate: Candidate) -> str | None:
+        """Id of this run's confirmation of the candidate, whether it held or not."""
+        return self._find(candidate, confirmed=True)
+
+    def record(self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = ()) -> str:
+        """Store a finished evaluation."""
+        return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, llm_calls=calls)
+
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        """The evaluation under an id."""
+        return self._store.evaluation(evaluation_id).evaluation
+
+    def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
+        """Append a Judge's advice, unless a process that was killed did so already."""
+        earlier = self._store.notes(candidate=candidate.sha256, run_id=self._run_id)
+        if not any(note.evaluation_id == evaluation_id and note.role == role for note in earlier):
+            self._store.add_note(candidate.sha256, evaluation_id, role, advice, self._run_id, step)
+
+    def _find(self, candidate: Candidate, *, confirmed: bool) -> str | None:
+        found = self._store.find_evaluation(
+            candidate=candidate.sha256, problem=self._problem_id, run_id=self._run_id, confirmed=confirmed
+        )
+        return None if found is None else found.id

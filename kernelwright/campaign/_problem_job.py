@@ -1,0 +1,241 @@
+"""One problem of a run: open its session, run the step, confirm the winner, write the row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernelwright.agents import (
+    Coder,
+    CoderError,
+    Judge,
+    StepState,
+    StepTools,
+    Workbench,
+    attempts_of,
+    build_step,
+    run_step,
+)
+from kernelwright.campaign._confirm import choose_winner
+from kernelwright.campaign._ledger import StoreLedger
+from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
+from kernelwright.campaign._stopping import StopWatch
+from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
+from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from kernelwright.store import Store
+
+ATTEMPTS_ON_MACHINE_ERROR = 2
+
+
+class Session(Protocol):
+    """What a run needs of the referee for one problem."""
+
+    def judge(
+        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+    ) -> Evaluation:
+        """Judge one candidate."""
+        ...
+
+    def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a trusted tool on the problem in a sandboxed worker."""
+        ...
+
+
+class RefereeLike(Protocol):
+    """What a run needs of the referee. ``kernelwright.evaluator.Referee`` is one."""
+
+    def open(
+        self, problem: Problem, *, baselines: Sequence[str] = ..., on_stage: Callable[[str], None] | None = ...
+    ) -> AbstractContextManager[Session]:
+        """A session for one problem."""
+        ...
+
+    def evaluate(
+        self,
+        candidate: Candidate,
+        problem: Problem,
+        *,
+        baselines: Sequence[str] = ...,
+        control: bool = ...,
+        time: bool = ...,
+        confirm: bool = ...,
+        on_stage: Callable[[str], None] | None = ...,
+    ) -> Evaluation:
+        """One candidate in a session of its own."""
+        ...
+
+
+class Stopped(Exception):
+    """The run is to stop; everything in flight was saved."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class ProblemJob:
+    """The work on one problem. ``run`` gives its row; a resumed job goes on where the last one stopped."""
+
+    run_id: str
+    problem: Problem
+    config: RunConfig
+    store: Store
+    referee: RefereeLike
+    checkpointer: BaseCheckpointSaver[str]
+    coder: Coder
+    judge: Judge
+    watch: StopWatch
+    tell: Callable[[CampaignEvent], None]
+
+    @property
+    def baseline(self) -> str:
+        """The baseline whose speedup decides: the first one."""
+        return self.config.baselines[0]
+
+    def run(self) -> RunResult:
+        """Work on the problem until it is done.
+
+        Returns:
+            The row, also where the problem's own fault ended it (state ``failed``).
+
+        Raises:
+            Stopped: a stop was asked for; the problem stays ``running``.
+            KernelwrightError: what concerns the whole run, such as a full disk or a broken sandbox.
+        """
+        started = self.watch.seconds
+        for left in reversed(range(ATTEMPTS_ON_MACHINE_ERROR)):
+            try:
+                return self._work(started)
+            except (InvalidReferenceError, CoderError) as error:
+                return self._failed(started, str(error), invalid=isinstance(error, InvalidReferenceError))
+            except SandboxError:
+                raise
+            except MachineError as error:
+                self.store.event(self.run_id, "machine-error", {"problem": self.problem.id, "error": str(error)})
+                self._emit("note", text=f"fault of the machine: {error}" + ("; trying again" if left else ""))
+                if not left:
+                    return self._failed(started, str(error), retry=True)
+        raise AssertionError("unreachable")
+
+    def _work(self, started: float) -> RunResult:
+        with self.referee.open(self.problem, baselines=self.config.baselines, on_stage=self._stage) as session:
+            ledger = StoreLedger(self.store, self.run_id, self.problem.id)
+            tools = StepTools(
+                problem=self.problem,
+                coder=self.coder,
+                judge=self.judge,
+                evaluate=session.judge,
+                ledger=ledger,
+                bench=Workbench(session.call),
+                backend=self.config.backend,
+                baseline=self.baseline,
+                should_stop=self.watch.reason,
+            )
+            result = run_step(
+                build_step(tools, checkpointer=self.checkpointer),
+                run_id=self.run_id,
+                problem_id=self.problem.id,
+                rounds=self.config.rounds,
+                on_update=lambda node, state: self._told(ledger, node, state),
+            )
+            if result.stopped_early:
+                raise Stopped(result.stopped_early)
+            return self._finish(session, ledger, result.state, started)
+
+    def _finish(self, session: Session, ledger: StoreLedger, state: StepState, started: float) -> RunResult:
+        attempts = attempts_of(ledger, state)
+
+        def confirm(candidate: Candidate) -> tuple[str, Evaluation]:
+            found = ledger.find_confirmation(candidate)
+            if found is None:
+                self._stage("confirm")
+                found = ledger.record(session.judge(candidate, confirm=True), step=len(attempts))
+            evaluation = ledger.evaluation(found)
+            self._emit("confirmed", **verdict_summary(evaluation))
+            return found, evaluation
+
+        winner = choose_winner(attempts, self.baseline, confirm, ledger.evaluation)
+        if winner.evaluation is None:
+            last = attempts[-1].verdict.status if attempts else None
+            return self._failed(started, winner.reason, rounds=len(attempts), last=last)
+        verdict = winner.evaluation.verdict
+        return RunResult(
+            problem=self.problem.id,
+            state="done",
+            candidate=verdict.candidate,
+            evaluation=winner.evaluation_id,
+            stage=verdict.stage,
+            status=verdict.status,
+            confirmed=verdict.timing is not None and verdict.timing.confirmed,
+            latency_ms=verdict.timing.latency_ms if verdict.timing else None,
+            speedup=dict(verdict.timing.speedup) if verdict.timing else {},
+            rounds=len(attempts),
+            seconds=self.watch.seconds - started,
+            sandbox=verdict.sandbox,
+            environment=verdict.environment,
+            reason=state["stop"],
+        )
+
+    def _failed(
+        self,
+        started: float,
+        reason: str,
+        *,
+        invalid: bool = False,
+        retry: bool = False,
+        rounds: int = 0,
+        last: Status | None = None,
+    ) -> RunResult:
+        return RunResult(
+            problem=self.problem.id,
+            state="failed",
+            status=Status.INVALID_REFERENCE if invalid else last,
+            rounds=rounds,
+            seconds=self.watch.seconds - started,
+            reason=reason,
+            retry=retry,
+        )
+
+    def _stage(self, name: str) -> None:
+        self._emit("stage", stage=name)
+
+    def _told(self, ledger: StoreLedger, node: str, state: StepState) -> None:
+        """Turn a finished node into a progress event."""
+        if node == "propose" and state["pending"]:
+            self._emit("proposed", round=state["round"], text=state["pending"]["action"].get("rationale", ""))
+        elif node == "judge":
+            evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
+            self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))
+        elif node == "advise":
+            advice = state["attempts"][-1]["advice"] or {}
+            self._emit("advised", round=state["round"], mode=advice.get("mode"), text=advice.get("plan", ""))
+
+    def _emit(self, kind: EventKind, **data: Any) -> None:
+        self.tell(CampaignEvent(kind, self.problem.id, data))
+
+
+def verdict_summary(evaluation: Evaluation) -> Mapping[str, Any]:
+    """The few facts of a verdict that progress shows, as plain JSON."""
+    verdict = evaluation.verdict
+    speedup = {} if verdict.timing is None else verdict.timing.speedup
+    return {
+        "candidate": verdict.candidate,
+        "status": verdict.status.value,
+        "stage": verdict.stage.value if verdict.stage else None,
+        "reason": verdict.reason,
+        "latency_ms": verdict.timing.latency_ms.median if verdict.timing else None,
+        "speedup": {name: value.model_dump(mode="json") for name, value in speedup.items()},
+    }
+
+
+def locate_checkpoints(store_path: Path) -> Path:
+    """The checkpoint file that belongs to a store."""
+    return store_path.with_name(f"{store_path.name}.graph.db")

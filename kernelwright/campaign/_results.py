@@ -1,0 +1,74 @@
+"""What a run leaves behind, and what it tells while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from kernelwright.records import Interval, Record, Speedup, Stage, Status
+
+ProblemState = Literal["pending", "running", "done", "failed"]
+RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "interrupted"]
+
+
+class RunResult(Record):
+    """One row of the winners' table.
+
+    ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
+    a resume tries such a problem again.
+    """
+
+    problem: str
+    state: ProblemState
+    candidate: str | None = None
+    evaluation: str | None = None
+    stage: Stage | None = None
+    status: Status | None = None
+    confirmed: bool = False
+    latency_ms: Interval | None = None
+    speedup: dict[str, Speedup] = Field(default_factory=dict)
+    rounds: int = 0
+    seconds: float = 0.0
+    sandbox: tuple[str, ...] = ()
+    environment: str | None = None
+    reason: str = ""
+    retry: bool = False
+
+
+class CampaignResult(Record):
+    """The outcome of ``run`` or ``resume``: one row for each problem of the run, in its order."""
+
+    run_id: str
+    status: RunStatus
+    reason: str = ""
+    rows: tuple[RunResult, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def all_won(self) -> bool:
+        """True where every problem has a candidate that passed."""
+        return all(row.candidate is not None for row in self.rows)
+
+
+EventKind = Literal[
+    "run-started",
+    "problem-started",
+    "stage",
+    "proposed",
+    "judged",
+    "advised",
+    "confirmed",
+    "problem-finished",
+    "note",
+    "stopping",
+]
+
+
+class CampaignEvent(NamedTuple):
+    """One step of progress, for whoever shows it. ``data`` depends on ``kind`` and is plain JSON."""
+
+    kind: EventKind
+    problem: str
+    data: Mapping[str, Any]

@@ -1,0 +1,67 @@
+"""When a run is to stop before its end: Ctrl-C, SIGTERM, a spent budget, a cancellation from elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopWatch:
+    """Asked between steps whether to stop. The first reason stays the reason."""
+
+    def __init__(self, *, budget_s: float | None = None, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """``budget_s``: seconds left to the run; None for no limit. ``cancelled``: asked as well."""
+        self._started = time.monotonic()
+        self._budget_s = budget_s
+        self._cancelled = cancelled
+        self._reason = ""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the watch was started."""
+        return time.monotonic() - self._started
+
+    def request(self, reason: str) -> None:
+        """Ask for a stop."""
+        self._reason = self._reason or reason
+
+    def reason(self) -> str:
+        """ "" to go on, else "interrupted", "budget" or "cancelled"."""
+        if not self._reason and self._budget_s is not None and self.seconds >= self._budget_s:
+            self.request("budget")
+        if not self._reason and self._cancelled():
+            self.request("cancelled")
+        return self._reason
+
+
+@contextmanager
+def stop_on_signals(watch: StopWatch, notify: Callable[[], None]) -> Iterator[None]:
+    """The first SIGINT or SIGTERM asks for a stop after the work in flight; the second one interrupts it.
+
+    Outside the main thread, where Python allows no handlers, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    seen: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+        watch.request("interrupted")
+        notify()
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,112 @@
+"""What every command shares: its options, its settings, its store, its output."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from kernelwright.config import Settings
+    from kernelwright.store import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+WIDE = 200  # columns of a table that goes to a file or a pipe
+
+
+class Common:
+    """The shared options of one invocation."""
+
+    def __init__(self, as_json: bool, config_file: Path | None, store: Path | None, overrides: tuple[str, ...]) -> None:
+        self.as_json = as_json
+        self._config_file = config_file
+        self._store = store
+        self._overrides = overrides
+
+    def settings(self, **flags: Any) -> Settings:
+        """All settings merged; raises UsageError."""
+        from kernelwright.config import Settings
+
+        return Settings.load({"store": self._store, **flags}, self._config_file, overrides=self._overrides)
+
+    def open_store(self, settings: Settings, *, readonly: bool = False) -> Store:
+        """The store of these settings; an empty one is made where there is none yet."""
+        from kernelwright.store import Store
+
+        return Store.open(settings.store, readonly=readonly and settings.store.exists())
+
+    def show(self, data: Any, *renderables: RenderableType) -> None:
+        """Print the result: ``data`` as one JSON object with ``--json``, else what is meant for people."""
+        if self.as_json:
+            click.echo(json.dumps(plain(data), allow_nan=False))
+            return
+        console = stdout_console()
+        for renderable in renderables:
+            console.print(renderable, soft_wrap=isinstance(renderable, str), highlight=False)
+
+    @property
+    def store_flag(self) -> str:
+        """``--store PATH`` where it was given, for commands that we suggest."""
+        return f" --store {self._store}" if self._store else ""
+
+
+def common_options(command: Command) -> Command:
+    """Give a command ``--json``, ``--config``, ``--store`` and ``--set``; it gets a :class:`Common` as ``common``."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on standard output.")
+    @click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Settings from a TOML file."
+    )
+    @click.option("--store", type=click.Path(path_type=Path), metavar="FILE", help="The database.")
+    @click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Change one setting (repeatable).")
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, as_json: bool, config_file: Path | None, store: Path | None, overrides: tuple[str, ...], **rest: Any
+    ) -> Any:
+        return command(*args, common=Common(as_json, config_file, store, overrides), **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def stdout_console() -> Console:
+    """A rich console for results: as wide as the terminal, or wide enough for one line a row elsewhere."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+def stderr_console() -> Console:
+    """A rich console for progress and prose."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """One line of prose on standard error."""
+    click.echo(text, err=True)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: records become objects, infinities and NaN become text."""
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="python"))
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return str(value)

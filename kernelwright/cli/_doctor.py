@@ -1,0 +1,152 @@
+"""``kernelwright doctor``: what this machine can do, and what is missing for the default job."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import click
+
+from kernelwright.cli._common import Common, common_options
+
+if TYPE_CHECKING:
+    from kernelwright.config import Settings
+
+EXIT_LACKS = 3
+ENOUGH_DISK_BYTES = 1 << 30
+TOOL_TIMEOUT_S = 10.0
+CLOCK = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+PRESSURE = Path("/proc/pressure/cpu")
+
+
+class Check(NamedTuple):
+    """One thing looked at. ``missing`` fails the default job; ``absent`` only means that something is not there."""
+
+    name: str
+    state: Literal["ok", "absent", "missing"]
+    detail: str
+    hint: str = ""
+
+
+@click.command()
+@click.option("--sandbox", metavar="S", help="The sandbox to test: bwrap, process or none.")
+@common_options
+def doctor(common: Common, sandbox: str | None) -> int:
+    """Say what this machine can do. Exit code 3 where 'kernelwright optimize' could not run as configured."""
+    settings = common.settings(sandbox=sandbox)
+    checks = [*_machine(), *_tools(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
+    missing = [check for check in checks if check.state == "missing"]
+    if common.as_json:
+        common.show({"ok": not missing, "checks": checks})
+    else:
+        for line in _lines(checks):
+            click.echo(line)
+        click.echo(
+            "ready: kernelwright optimize P"
+            if not missing
+            else f"not ready: {', '.join(check.name for check in missing)}"
+        )
+    return EXIT_LACKS if missing else 0
+
+
+def _lines(checks: list[Check]) -> Iterator[str]:
+    width = max(len(check.name) for check in checks)
+    colours = {"ok": "green", "absent": "yellow", "missing": "red"}
+    for check in checks:
+        state = click.style(f"{check.state:7}", fg=colours[check.state])
+        yield f"{state} {check.name:{width}}  {check.detail}".rstrip()
+        if check.hint and check.state != "ok":
+            yield f"{'':7} {'':{width}}  -> {check.hint}"
+
+
+def _machine() -> Iterator[Check]:
+    cpus = len(os.sched_getaffinity(0))
+    yield Check("cpu", "ok", f"{_cpu_name()}, {cpus} usable core{'s' * (cpus != 1)}")
+    if cpus < 2:
+        yield Check("cores", "absent", "one core only", "timing wants two: the clock runs on one, kernels on another")
+    governor = CLOCK.read_text().strip() if CLOCK.exists() else "not shown by this machine"
+    yield Check("clocks", "ok", f"governor: {governor}")
+    pressure = PRESSURE.read_text().splitlines()[0] if PRESSURE.exists() else ""
+    yield Check("pressure", "ok" if pressure else "absent", pressure or "no /proc/pressure; disturbance goes unseen")
+    yield _gpu()
+
+
+def _cpu_name() -> str:
+    text = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else "unknown CPU"
+
+
+def _gpu() -> Check:
+    line = _first_line(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    if line:
+        return Check("gpu", "ok", line)
+    return Check("gpu", "absent", "no NVIDIA device", "C++ kernels for this CPU work all the same")
+
+
+def _first_line(command: list[str]) -> str:
+    """The line in which a tool names its version, else its first line; empty where it is absent or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return next((line for line in lines if re.search(r"\d+\.\d+", line)), lines[0] if lines else "").strip()
+
+
+def _tools() -> Iterator[Check]:
+    compiler = _first_line(["g++", "--version"])
+    yield Check("g++", "ok" if compiler else "missing", compiler or "not found", "apt install g++")
+    bubblewrap = _first_line(["bwrap", "--version"])
+    yield Check("bubblewrap", "ok" if bubblewrap else "absent", bubblewrap or "not found", "apt install bubblewrap")
+    for tool, what in (("docker", "sandbox"), ("nvcc", "CUDA backend"), ("ptxas", "CUDA backend"), ("ncu", "profiles")):
+        line = _first_line([tool, "--version"])
+        yield Check(tool, "ok" if line else "absent", line or f"not found (optional, {what})")
+
+
+def _packages() -> Iterator[Check]:
+    for package, needed in (("torch", True), ("triton", False)):
+        try:
+            yield Check(package, "ok", importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(package, "missing" if needed else "absent", "not installed", f"pip install {package}")
+
+
+def _keys() -> Iterator[Check]:
+    from kernelwright.config import keys_present
+
+    for name, present in keys_present().items():
+        yield Check(name, "ok" if present else "absent", "set" if present else "not set (the offline coder needs none)")
+
+
+def _disk(settings: Settings) -> Iterator[Check]:
+    for name, path in (("store", settings.store), ("cache", settings.cache_dir)):
+        folder = path if path.is_dir() else next(p for p in (path, *path.parents) if p.exists() and p.is_dir())
+        free = shutil.disk_usage(folder).free
+        writable = os.access(folder, os.W_OK)
+        state: Literal["ok", "missing"] = "ok" if writable and free >= ENOUGH_DISK_BYTES else "missing"
+        detail = f"{path}: {free / (1 << 30):.1f} GiB free" if writable else f"{path}: not writable"
+        yield Check(name, state, detail, "free some space, or choose another place with --store or --set cache_dir=DIR")
+
+
+def _sandbox(settings: Settings) -> Iterator[Check]:
+    from kernelwright.errors import KernelwrightError
+    from kernelwright.sandbox import describe_host, open_sandbox, self_test
+
+    for name, detail in describe_host().items():
+        yield Check(f"host: {name}", "ok", detail)
+    try:
+        with open_sandbox(settings.sandbox) as sandbox:
+            yield Check(f"sandbox {sandbox.name}", "ok", ", ".join(sandbox.layers))
+            for probe in self_test(sandbox):
+                yield Check(f"probe: {probe.name}", "ok" if probe.ok else "missing", probe.detail)
+    except KernelwrightError as error:
+        yield Check(f"sandbox {settings.sandbox}", "missing", error.message, error.hint)

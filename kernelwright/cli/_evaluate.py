@@ -1,0 +1,86 @@
+"""``kernelwright evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._tables import verdict_lines, weak_sandbox
+from kernelwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelwright.records import KnobValue
+
+EXIT_NOT_PASSED = 1
+
+
+@click.command()
+@click.argument("candidate", type=click.Path(path_type=Path))
+@click.option("--problem", "-p", required=True, metavar="P", help="The problem that the candidate solves.")
+@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="The candidate's language.")
+@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set a knob of the candidate (repeatable).")
+@click.option("--control", is_flag=True, help="The file is no candidate: no kernel of its own is wanted.")
+@click.option("--no-time", is_flag=True, help="Stop after the check.")
+@click.option("--confirm", is_flag=True, help="Time in fresh processes, as for a published result.")
+@click.option("--sandbox", metavar="S", help="bwrap, process or none.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
+@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@common_options
+def evaluate(
+    common: Common,
+    candidate: Path,
+    problem: str,
+    knobs: tuple[str, ...],
+    control: bool,
+    no_time: bool,
+    confirm: bool,
+    **flags: Any,
+) -> int:
+    """Judge one candidate file: built, checked and timed in the sandbox. Exit code 1 where it did not pass."""
+    from kernelwright.campaign import evaluate as judge
+
+    settings = common.settings(**flags)
+    with common.open_store(settings) as store:
+        evaluation = judge(
+            candidate,
+            problem,
+            settings=settings,
+            knobs=dict(parse_knob(text) for text in knobs),
+            control=control,
+            time=not no_time,
+            confirm=confirm,
+            store=store,
+            on_stage=lambda stage: say(f"  {stage}"),
+        )
+    verdict = evaluation.verdict
+    lines = verdict_lines(verdict)
+    if warning := weak_sandbox(verdict.sandbox):
+        lines.append(warning)
+    if common.as_json:
+        common.show(verdict)
+    else:
+        for line in lines:
+            click.echo(line)
+    return 0 if verdict.passed else EXIT_NOT_PASSED
+
+
+def parse_knob(text: str) -> tuple[str, KnobValue]:
+    """``NAME=VALUE`` as a name and an int, float, bool or text.
+
+    Raises:
+        UsageError: there is no ``=``.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--knob wants NAME=VALUE, not {text!r}", hint="for example --knob BLOCK=64")
+    if value in {"true", "True", "false", "False"}:
+        return name, value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value

@@ -1,0 +1,175 @@
+"""``kernelwright kernels``: what was won."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._tables import milliseconds, ratio, short, table, verdict_lines
+from kernelwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelwright.records import Candidate
+    from kernelwright.store import Store, StoredEvaluation
+
+EXIT_NOT_PASSED = 1
+
+
+@click.group()
+def kernels() -> None:
+    """Winners: list, show, compare, export, judge again."""
+
+
+@kernels.command()
+@click.argument("problem", required=False, metavar="[P]")
+@click.option("--baseline", default="eager", show_default=True, help="Whose speedup ranks.")
+@click.option("--confirmed", is_flag=True, help="Only what was confirmed in fresh processes.")
+@common_options
+def best(common: Common, problem: str | None, baseline: str, confirmed: bool) -> None:
+    """The best kernel of each problem, or of one."""
+    from kernelwright.datasets import find_problem
+
+    settings = common.settings()
+    problem_id = find_problem(problem, settings.suite_dirs).id if problem else None
+    with common.open_store(settings, readonly=True) as store:
+        rows = store.best(problem_id, baseline=baseline, confirmed_only=confirmed)
+    made = table("problem", f">vs {baseline}", ">latency", "stage", "kernel")
+    for row in rows:
+        made.add_row(
+            row.problem,
+            ratio(row.speedup),
+            milliseconds(row.latency_ms.median),
+            "confirmed" if row.confirmed else "timed",
+            short(row.candidate),
+        )
+    common.show({"baseline": baseline, "kernels": list(rows)}, made if rows else "no kernel passed yet")
+
+
+@kernels.command()
+@click.argument("kernel", metavar="HASH")
+@common_options
+def show(common: Common, kernel: str) -> None:
+    """A kernel's source, where it came from and what the referee said. HASH may be its first digits."""
+    from rich.syntax import Syntax
+
+    settings = common.settings()
+    with common.open_store(settings, readonly=True) as store:
+        candidate = store.candidate(kernel)
+        evaluations = evaluations_of(store, candidate)
+    data = {
+        "candidate": {"sha256": candidate.sha256, **candidate.model_dump(mode="json")},
+        "evaluations": [{"id": entry.id, "verdict": entry.verdict} for entry in evaluations],
+    }
+    head = [
+        f"kernel {candidate.sha256}",
+        f"problem {candidate.problem_id}, backend {candidate.backend}, by {candidate.author} ({candidate.operator})",
+        *(f"parent {short(parent)}" for parent in candidate.parents),
+        *([f"knobs {candidate.knobs}"] if candidate.knobs else []),
+        *([f"note: {candidate.note}"] if candidate.note else []),
+    ]
+    for entry in evaluations:
+        head += ["", f"evaluation {entry.id}", *(f"  {line}" for line in verdict_lines(entry.verdict))]
+    common.show(data, *head, "", Syntax(candidate.source, "python", background_color="default", word_wrap=False))
+
+
+@kernels.command()
+@click.argument("kernel", metavar="HASH")
+@click.argument("other", required=False, metavar="[OTHER]")
+@common_options
+def diff(common: Common, kernel: str, other: str | None) -> None:
+    """What changed from OTHER to HASH. OTHER is the kernel's parent by default, or the reference where it has none."""
+    from rich.syntax import Syntax
+
+    settings = common.settings()
+    with common.open_store(settings, readonly=True) as store:
+        candidate = store.candidate(kernel)
+        base_name, base_source = _base(store, candidate, other)
+    lines = difflib.unified_diff(
+        base_source.splitlines(), candidate.source.splitlines(), base_name, short(candidate.sha256), lineterm=""
+    )
+    text = "\n".join(lines)
+    if not text and other is None:
+        text = f"(the same source; knobs {candidate.knobs})"
+    data = {"from": base_name, "to": candidate.sha256, "diff": text}
+    common.show(data, Syntax(text, "diff", background_color="default"))
+
+
+def _base(store: Store, candidate: Candidate, other: str | None) -> tuple[str, str]:
+    if other is not None or candidate.parents:
+        base = store.candidate(other or candidate.parents[0])
+        return short(base.sha256), base.source
+    return "reference", store.problem(candidate.problem_id).source
+
+
+@kernels.command()
+@click.argument("kernel", metavar="HASH")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@common_options
+def export(common: Common, kernel: str, output: Path, force: bool) -> None:
+    """Write a drop-in nn.Module file that needs only torch and a C++ compiler."""
+    from kernelwright.campaign import export_text, write_atomically
+
+    settings = common.settings()
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists", hint="choose another name, or --force")
+    with common.open_store(settings, readonly=True) as store:
+        candidate = store.candidate(kernel)
+        passed = [entry for entry in evaluations_of(store, candidate) if entry.verdict.passed and not entry.quarantined]
+        if not passed:
+            raise UsageError(
+                f"kernel {short(candidate.sha256)} never passed", hint="only kernels that passed can be exported"
+            )
+        chosen = most_trusted(passed)
+        text = export_text(
+            store.problem(candidate.problem_id, version=chosen.problem_version), store.evaluation(chosen.id).evaluation
+        )
+    write_atomically(output, text)
+    common.show(
+        {"candidate": candidate.sha256, "problem": candidate.problem_id, "file": str(output), "bytes": len(text)},
+        f"{output}: kernel {short(candidate.sha256)} for {candidate.problem_id}",
+    )
+
+
+@kernels.command()
+@click.argument("kernel", metavar="HASH")
+@click.option("--sandbox", metavar="S", help="bwrap, process or none.")
+@common_options
+def verify(common: Common, kernel: str, sandbox: str | None) -> int:
+    """Judge a kernel again, in fresh processes. Exit code 1 where it does not pass any more."""
+    from kernelwright.campaign import evaluate
+
+    settings = common.settings(sandbox=sandbox)
+    with common.open_store(settings) as store:
+        candidate = store.candidate(kernel)
+        evaluation = evaluate(
+            candidate.source,
+            store.problem(candidate.problem_id),
+            settings=settings,
+            backend=candidate.backend,
+            knobs=candidate.knobs,
+            confirm=candidate.backend == "cpp",
+            store=store,
+            on_stage=lambda stage: say(f"  {stage}"),
+        )
+    common.show(evaluation.verdict, *verdict_lines(evaluation.verdict))
+    return 0 if evaluation.verdict.passed else EXIT_NOT_PASSED
+
+
+def evaluations_of(store: Store, candidate: Candidate) -> list[StoredEvaluation]:
+    """Every evaluation of a candidate, oldest first."""
+    return store.evaluations(problem=candidate.problem_id, candidate=candidate.sha256)
+
+
+def most_trusted(evaluations: list[StoredEvaluation]) -> StoredEvaluation:
+    """The latest confirmed evaluation, else the latest timed one, else the latest."""
+
+    def rank(entry: StoredEvaluation) -> tuple[bool, bool, str]:
+        timing = entry.verdict.timing
+        return (timing is not None and timing.confirmed, timing is not None, entry.id)
+
+    return max(evaluations, key=rank)

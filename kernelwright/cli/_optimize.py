@@ -1,0 +1,180 @@
+"""``kernelwright optimize`` and ``kernelwright resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kernelwright.cli._common import Common, common_options, say, stdout_console
+from kernelwright.cli._progress import show_progress
+from kernelwright.cli._tables import duration, short, weak_sandbox, winners_table
+from kernelwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelwright.campaign import CampaignResult
+    from kernelwright.config import Settings
+    from kernelwright.records import Problem
+
+EXIT_NOT_ALL = 1
+EXIT_OF_STATUS = {"paused": 4, "interrupted": 130, "cancelled": 130}
+SUITE = "kernelwright"
+
+
+def choose_problems(
+    names: tuple[str, ...], suite: str | None, level: int | None, everything: bool, settings: Settings
+) -> tuple[Problem, ...]:
+    """The problems that the arguments name, each once, in the order given.
+
+    Raises:
+        UsageError: none, or an unknown one.
+    """
+    from kernelwright.datasets import find_problem, load_suite
+
+    chosen = [find_problem(name, settings.suite_dirs) for name in names]
+    if suite or level is not None or everything:
+        chosen += load_suite(suite or SUITE, level, settings.suite_dirs)
+    if not chosen:
+        raise UsageError(
+            "which problem?", hint="name one ('kernelwright problems list' shows them), or --suite, --level or --all"
+        )
+    return tuple({problem.id: problem for problem in chosen}.values())
+
+
+@click.command()
+@click.argument("problems", nargs=-1, metavar="P...")
+@click.option("--suite", help=f"All problems of a suite (default with --level and --all: {SUITE}).")
+@click.option("--level", type=int, help="Only this level of the suite.")
+@click.option("--all", "everything", is_flag=True, help="Every problem of the suite.")
+@click.option("--coder", metavar="C", help="Who writes kernels (offline).")
+@click.option("--judge", metavar="C", help="Who gives advice (offline).")
+@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of new kernels.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
+@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this much time.")
+@click.option("--sandbox", metavar="S", help="bwrap, process or none.")
+@click.option("--recipe", metavar="R", help="Search recipe (default).")
+@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@common_options
+def optimize(
+    common: Common,
+    problems: tuple[str, ...],
+    suite: str | None,
+    level: int | None,
+    everything: bool,
+    dry_run: bool,
+    **flags: Any,
+) -> int:
+    """Write, prove and time kernels for problems, and print the winners.
+
+    P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file.
+    """
+    from kernelwright.agents import coder_from_spec, judge_from_spec
+
+    settings = common.settings(**flags)
+    chosen = choose_problems(problems, suite, level, everything, settings)
+    coder_from_spec(settings.coder), judge_from_spec(settings.judge)
+    refuse_unknown_recipe(settings.recipe)
+    if dry_run:
+        return _show_plan(common, chosen, settings)
+    from kernelwright.campaign import Campaign
+
+    with common.open_store(settings) as store, show_progress() as listener:
+        result = Campaign(settings, store, tell=listener, signals=True).run(chosen)
+    return report(common, result, settings)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="A new budget for the whole run.")
+@common_options
+def resume(common: Common, run_id: str, max_minutes: float | None) -> int:
+    """Go on with a run that was interrupted, paused or killed.
+
+    RUN is a run's id, or 'last'. No finished evaluation is repeated.
+    """
+    from kernelwright.campaign import Campaign
+    from kernelwright.cli._runs import find_run
+
+    settings = common.settings()
+    with common.open_store(settings) as store:
+        run = find_run(store, run_id)
+        with show_progress() as listener:
+            result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, max_minutes=max_minutes)
+    return report(common, result, settings.with_values(baselines=run.config.baselines))
+
+
+def refuse_unknown_recipe(recipe: str) -> None:
+    """This version has one recipe."""
+    if recipe != "default":
+        raise UsageError(f"unknown recipe {recipe!r}", hint="this version has the recipe 'default' only")
+
+
+def _show_plan(common: Common, chosen: tuple[Problem, ...], settings: Settings) -> int:
+    most = len(chosen) * settings.rounds
+    data = {
+        "dry_run": True,
+        "problems": [problem.id for problem in chosen],
+        "coder": settings.coder,
+        "judge": settings.judge,
+        "backend": settings.backend,
+        "rounds": settings.rounds,
+        "most_candidates": most,
+        "cost_usd": 0.0,
+        "max_minutes": settings.max_minutes,
+        "sandbox": settings.sandbox,
+        "baselines": list(settings.baselines),
+        "store": str(settings.store),
+    }
+    lines = [
+        *(f"  {problem.id}" for problem in chosen),
+        f"{len(chosen)} problems, up to {settings.rounds} rounds each: at most {most} candidates, at no cost",
+        f"coder {settings.coder}, judge {settings.judge}, backend {settings.backend}, sandbox {settings.sandbox}",
+        f"timed against {', '.join(settings.baselines)}; kept in {settings.store}",
+        "nothing was done",
+    ]
+    common.show(data, *lines)
+    return 0
+
+
+def report(common: Common, result: CampaignResult, settings: Settings) -> int:
+    """Print what a run came to; returns the exit code."""
+    code = EXIT_OF_STATUS.get(result.status, 0 if result.all_won else EXIT_NOT_ALL)
+    layers = sorted({layer for row in result.rows for layer in row.sandbox})
+    data = {
+        "run": result.run_id,
+        "status": result.status,
+        "reason": result.reason,
+        "seconds": round(result.seconds, 3),
+        "sandbox": layers,
+        "exit_code": code,
+        "problems": list(result.rows),
+    }
+    if common.as_json:
+        common.show(data)
+    else:
+        _print_report(result, settings, layers)
+    if result.status in EXIT_OF_STATUS:
+        budget = " --max-minutes M" if result.status == "paused" else ""
+        say(f"{result.status}: everything finished is saved")
+        if result.status != "cancelled":
+            say(f"resume with: kernelwright resume {result.run_id}{budget}{common.store_flag}")
+    return code
+
+
+def _print_report(result: CampaignResult, settings: Settings, layers: list[str]) -> None:
+    from rich.markup import escape
+
+    console = stdout_console()
+    console.print(winners_table(result.rows, settings.baselines, console.width))
+    for row in result.rows:
+        if row.state == "failed":
+            console.print(f"[red]{escape(row.problem)}[/red]: {escape(row.reason)}", soft_wrap=True)
+    if warning := weak_sandbox(layers):
+        console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
+    won = [row for row in result.rows if row.candidate]
+    console.print(f"run {result.run_id}: {len(won)} of {len(result.rows)} problems, {duration(result.seconds)}")
+    if won:
+        console.print(f"export a kernel: kernelwright kernels export {short(won[0].candidate)} -o FILE", soft_wrap=True)

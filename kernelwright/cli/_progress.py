@@ -1,0 +1,217 @@
+"""Progress of a run on standard error: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernelwright.cli._common import say, stderr_console
+from kernelwright.cli._tables import duration, milliseconds, short
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from kernelwright.campaign import CampaignEvent
+
+
+class Listener(Protocol):
+    """Told every event of a campaign."""
+
+    def __call__(self, event: CampaignEvent) -> None:
+        """Take one event."""
+        ...
+
+
+def wants_live_display() -> bool:
+    """True on a terminal that moves its cursor, unless ``NO_COLOR`` asks for plain output."""
+    console = stderr_console()
+    return console.is_terminal and not console.no_color and not console.is_dumb_terminal
+
+
+def describe_speedup(speedup: Mapping[str, Any]) -> str:
+    """``1.84x eager [1.80, 1.88], 1.21x compile [1.18, 1.24]`` from plain JSON."""
+    return ", ".join(
+        f"{value['median']:.2f}x {name} [{value['low']:.2f}, {value['high']:.2f}]" for name, value in speedup.items()
+    )
+
+
+def describe_verdict(data: Mapping[str, Any]) -> str:
+    """A judged candidate in one line."""
+    if data["speedup"]:
+        return f"{data['status']} {milliseconds(data['latency_ms'])}, {describe_speedup(data['speedup'])}"
+    if data["status"] == "PASSED":
+        return f"PASSED (stage {data['stage']})"
+    return f"{data['status']}: {first_line(data['reason'])}"
+
+
+def first_line(text: str, limit: int = 100) -> str:
+    """The first line of a text, cut."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def describe_row(row: Mapping[str, Any]) -> str:
+    """A finished problem in one line."""
+    if row["candidate"] is None:
+        return f"no kernel: {first_line(row['reason'])}"
+    speedup = describe_speedup(row["speedup"]) or f"stage {row['stage']}"
+    return f"{speedup}, kernel {short(row['candidate'])}, {duration(row['seconds'])}"
+
+
+class Tracker:
+    """Counts what progress needs: which problem, which round, the best so far, how long the rest may take."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock()
+        self.run_id = ""
+        self.rounds = 0
+        self.total = 0
+        self.index = 0
+        self.finished = 0
+        self.worked = 0
+        self.problem = ""
+        self.round = ""
+        self.activity = ""
+        self.best = 0.0
+        self._order: list[str] = []
+
+    def take(self, event: CampaignEvent) -> None:
+        """Account for an event."""
+        data = event.data
+        if event.kind == "run-started":
+            self.run_id, self._order = data["run"], list(data["problems"])
+            self.total, self.rounds = len(self._order), int(data["rounds"])
+        elif event.kind == "problem-started":
+            self.problem, self.best, self.round, self.activity = event.problem, 0.0, "", "opening"
+            self.index = self._order.index(event.problem)
+            self.finished = self.index
+        elif event.kind == "stage":
+            self.activity = data["stage"]
+            self.round = "" if self.activity == "confirm" else self.round
+        elif event.kind == "proposed":
+            self.round, self.activity = f"round {data['round'] + 1}/{self.rounds}", "proposed"
+        elif event.kind == "judged":
+            bounds = [value["median"] for value in list(data["speedup"].values())[:1]]
+            self.best = max([self.best, *bounds]) if data["status"] == "PASSED" else self.best
+        elif event.kind == "problem-finished":
+            self.finished = self.index + 1
+            self.worked += 1
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run was started or resumed."""
+        return self._clock() - self._started
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds that the rest may take, by the mean of the problems finished; None before the first one."""
+        if not self.worked:
+            return None
+        return self.elapsed_s / self.worked * (self.total - self.finished)
+
+
+class PlainProgress:
+    """One line for each thing that happened, with the time since the start."""
+
+    def __init__(self) -> None:
+        self.tracker = Tracker()
+
+    def __call__(self, event: CampaignEvent) -> None:
+        """Print what the event says."""
+        self.tracker.take(event)
+        for line in event_lines(event, self.tracker):
+            say(f"[{self.tracker.elapsed_s:5.0f} s] {line}")
+
+
+def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
+    """What an event is worth saying, as plain lines."""
+    data = event.data
+    if event.kind == "run-started":
+        count = tracker.total
+        return [f"run {data['run']}: {count} problem{'s' * (count != 1)}, up to {data['rounds']} rounds each"]
+    if event.kind == "problem-started":
+        eta = tracker.eta_s
+        left = "" if eta is None else f", about {duration(eta)} left"
+        return [f"[{tracker.index + 1}/{tracker.total}] {event.problem}{left}"]
+    if event.kind == "judged":
+        return [f"  round {data['round'] + 1}/{data['rounds']}: {describe_verdict(data)}"]
+    if event.kind == "confirmed":
+        return [f"  confirmation: {describe_verdict(data)}"]
+    if event.kind == "advised":
+        return [f"    {data['mode']}: {first_line(data['text'])}"]
+    if event.kind == "problem-finished":
+        return [f"  {'won' if data['row']['candidate'] else 'FAILED'}: {describe_row(data['row'])}"]
+    if event.kind == "stopping":
+        return ["stopping after the work in flight; press Ctrl-C again to drop it"]
+    if event.kind == "note":
+        return [f"  {data['text']}"]
+    return []
+
+
+class LiveProgress:
+    """A line for each finished problem, and below it one live line with stage, best so far and time left."""
+
+    def __init__(self, progress: Progress) -> None:
+        from rich.markup import escape
+
+        self._progress = progress
+        self._escape = escape
+        self._task = progress.add_task("starting", total=None, eta="")
+        self.tracker = Tracker()
+
+    def __call__(self, event: CampaignEvent) -> None:
+        """Update the live line, and print what stays."""
+        tracker = self.tracker
+        tracker.take(event)
+        if event.kind in {"run-started", "note", "stopping"}:
+            for line in event_lines(event, tracker):
+                self._progress.console.print(self._escape(line.strip()), style="dim")
+        if event.kind == "problem-finished":
+            self._print_row(event.problem, event.data["row"])
+        best = f"best {tracker.best:.2f}x" if tracker.best else ""
+        eta = "" if tracker.eta_s is None else f"about {duration(tracker.eta_s)} left"
+        name = tracker.problem.rpartition("/")[2]
+        self._progress.update(
+            self._task,
+            description=self._escape(" · ".join(filter(None, (name, tracker.round, tracker.activity, best)))),
+            total=tracker.total or None,
+            completed=tracker.finished,
+            eta=eta,
+        )
+
+    def _print_row(self, problem: str, row: Mapping[str, Any]) -> None:
+        mark = "[green]✓[/green]" if row["candidate"] else "[red]✗[/red]"
+        self._progress.console.print(f"{mark} [bold]{self._escape(problem)}[/bold] {self._escape(describe_row(row))}")
+
+
+class _LiveContext:
+    """Opens the live display and hands out its listener."""
+
+    def __enter__(self) -> Listener:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=16),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[eta]}[/dim]"),
+            console=stderr_console(),
+            transient=True,
+        )
+        self._progress.start()
+        return LiveProgress(self._progress)
+
+    def __exit__(self, *details: object) -> None:
+        self._progress.stop()
+
+
+def show_progress(quiet: bool = False) -> AbstractContextManager[Listener]:
+    """The listener that suits where standard error goes."""
+    if quiet:
+        return nullcontext(lambda event: None)
+    return _LiveContext() if wants_live_display() else nullcontext(PlainProgress())

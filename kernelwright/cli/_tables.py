@@ -1,0 +1,134 @@
+"""Numbers and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kernelwright.campaign import RunResult
+    from kernelwright.records import Speedup, Verdict
+
+HASH_DIGITS = 12
+NARROW = 118  # columns that the winners' table needs on one line a row
+MISSING_LAYER = "no-"
+UNCONFINED = "unconfined"
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table in the house style; a column whose name starts with ``>`` is right-aligned."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    return made
+
+
+def short(candidate: str | None) -> str:
+    """The first digits of a hash; ``-`` where there is none."""
+    return candidate[:HASH_DIGITS] if candidate else "-"
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency with a unit that suits it."""
+    if value is None:
+        return "-"
+    return f"{value:.3g} ms" if value >= 1 else f"{value * 1000:.3g} µs"
+
+
+def ratio(speedup: Speedup | None, *, stacked: bool = False) -> str:
+    """A speedup with its 95% interval; ``stacked`` puts the interval on a second line."""
+    if speedup is None:
+        return "-"
+    gap = "\n" if stacked else " "
+    return f"{speedup.median:.2f}x{gap}[{speedup.low:.2f}, {speedup.high:.2f}]"
+
+
+def coloured_ratio(speedup: Speedup | None, *, stacked: bool = False) -> str:
+    """As :func:`ratio`, green where "faster" may be claimed and red where it is slower for sure (rich markup)."""
+    text = ratio(speedup, stacked=stacked).replace("[", r"\[")
+    if speedup is None:
+        return text
+    colour = "green" if speedup.faster else "red" if speedup.high < 1 else "yellow"
+    return f"[{colour}]{text}[/{colour}]"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def shorten_ids(ids: Sequence[str], *, narrow: bool = False) -> dict[str, str]:
+    """Problem ids without their suite, where all are of one suite; in a narrow place the bare names, where unique."""
+    bare = {name: name.rpartition("/")[2] for name in ids}
+    if narrow and len(set(bare.values())) == len(bare):
+        return bare
+    one_suite = len({name.partition("/")[0] for name in ids}) == 1 and all("/" in name for name in ids)
+    return {name: name.partition("/")[2] if one_suite else name for name in ids}
+
+
+def winners_table(rows: Sequence[RunResult], baselines: Sequence[str], width: int) -> Table:
+    """The winners' table of a run; on a narrow terminal, two lines a row."""
+    from rich.markup import escape
+
+    narrow = width < NARROW
+    timing = (">latency",) if narrow else (">latency", "stage")
+    made = table("problem", *(f">vs {name}" for name in baselines), *timing, "kernel")
+    for column in made.columns[1:]:
+        column.no_wrap = True
+    names = shorten_ids([row.problem for row in rows], narrow=narrow)
+    for row in rows:
+        latency, stage = milliseconds(row.latency_ms.median if row.latency_ms else None), _stage(row)
+        made.add_row(
+            escape(names[row.problem]),
+            *(coloured_ratio(row.speedup.get(name), stacked=narrow) for name in baselines),
+            *((f"{latency}\n{stage}",) if narrow else (latency, stage)),
+            short(row.candidate),
+        )
+    return made
+
+
+def _stage(row: RunResult) -> str:
+    """The stage a winner reached; what became of a problem that has none."""
+    if row.candidate and row.stage:
+        return row.stage.value
+    return row.status.value if row.status else row.state
+
+
+def weak_sandbox(layers: Sequence[str]) -> str:
+    """A warning where layers of the sandbox were missing; empty where none were, or no candidate ran."""
+    missing = [layer for layer in layers if layer.startswith(MISSING_LAYER) or layer == UNCONFINED]
+    return f"the sandbox is weaker than bubblewrap: {', '.join(layers)}" if missing else ""
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """A verdict in a few lines of text."""
+    stage = verdict.stage.value if verdict.stage else "none"
+    lines = [f"{verdict.status.value}  (stage {stage}{', control' if verdict.control else ''})"]
+    if verdict.reason:
+        lines.append(f"reason: {verdict.reason}")
+    if verdict.correctness:
+        seen = verdict.correctness
+        lines.append(
+            f"checked: {seen.trials} trials, {seen.variants} variants, "
+            f"error {seen.max_error:.3g} of a budget of {seen.error_budget:.3g}"
+        )
+    if verdict.timing:
+        latency = verdict.timing.latency_ms
+        lines.append(
+            f"latency: {milliseconds(latency.median)} [{milliseconds(latency.low)}, {milliseconds(latency.high)}]"
+        )
+        lines += [f"vs {name}: {ratio(value)}" for name, value in sorted(verdict.timing.speedup.items())]
+    lines += [f"finding: {found.rule} ({found.effect}) {found.where}".rstrip() for found in verdict.findings]
+    lines.append(f"kernel {short(verdict.candidate)}, environment {verdict.environment}")
+    lines.append(f"sandbox: {', '.join(verdict.sandbox) or 'none'}")
+    return lines

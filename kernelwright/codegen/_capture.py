@@ -1,0 +1,254 @@
+"""Capture: runs a problem's reference under torch.export and writes the graph as plain data.
+
+Worker side only: this executes the problem's code, so it runs in a sandboxed worker (or in a test that trusts its
+problem). One export per declared variant; the graphs must agree in structure, and the numbers that differ are kept as
+vectors (see ``_size.py``).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+
+FORMAT = 1
+_CONSTANT_LIMIT = 4096  # elements of an embedded constant tensor
+
+# Operators that only rewrite themselves into others that the generator knows.
+_DECOMPOSED = ("einsum", "std.default", "instance_norm", "addcmul", "lerp", "outer", "tensordot", "logaddexp", "rsub")
+
+
+class CaptureFault(Exception):
+    """The graph cannot be captured; the message says why in one line."""
+
+
+def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
+    """Capture a problem.
+
+    Args:
+        payload: ``source`` (the problem's text), ``variant`` (settings of its module constants, the one that is
+            timed), ``variants`` (optional: all variants; else those that the file declares for the CPU), ``mode``.
+
+    Returns:
+        The graph as JSON-able data with ``ok`` true; or ``ok`` false with ``reason`` (and ``line`` where known).
+    """
+    try:
+        source, first = payload["source"], dict(payload.get("variant") or {})
+        others = [dict(v) for v in payload.get("variants") or _declared_variants(source)]
+        exports = [_export(source, first, payload.get("mode", "eval"))]
+        notes: list[str] = []
+        for variant in others:
+            if variant != first:
+                exports.append(_export(source, variant, payload.get("mode", "eval")))
+        graph = _unify(exports, "graph")
+        return {
+            **graph,
+            "ok": True,
+            "format": FORMAT,
+            "variants": len(exports),
+            "module_source": source,
+            "notes": notes,
+        }
+    except ReferenceFault as fault:
+        return {"ok": False, "reason": str(fault), "line": fault.line}
+    except CaptureFault as fault:
+        return {"ok": False, "reason": str(fault), "line": None}
+
+
+def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval") -> tuple[nn.Module, list[Any], Any]:
+    """The reference model, example inputs and its exported, functional program."""
+    module = load_reference(source, dict(variant))
+    model = make_model(module, make_init_inputs(module, 0))
+    inputs = make_inputs(module, 0)
+    model.train(mode == "train")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(model, tuple(inputs), strict=False)
+            program = program.run_decompositions(_decompositions(program))
+        except Exception as error:
+            raise CaptureFault(f"torch.export: {type(error).__name__}: {str(error).splitlines()[0][:300]}") from error
+    return model, inputs, program
+
+
+def _declared_variants(source: str) -> list[dict[str, Any]]:
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Name) and t.id == "PROBLEM" for t in targets) and isinstance(node, ast.Assign):
+            try:
+                meta = ast.literal_eval(node.value)
+            except ValueError:
+                return []
+            return list(meta.get("variants", {}).get("cpu", ()))
+    return []
+
+
+def _decompositions(program: Any) -> dict[Any, Any]:
+    table: dict[Any, Any] = {}
+    known = torch._decomp.core_aten_decompositions()
+    for node in program.graph.nodes:
+        target = node.target
+        if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+            continue
+        name = str(target).removeprefix("aten.")
+        if any(name == d or name.split(".")[0] == d for d in _DECOMPOSED):
+            if target in known:
+                table[target] = known[target]
+            elif target._can_decompose():
+                table[target] = target.decompose
+    return table
+
+
+def _export(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    model, _, program = export_reference(source, variant, mode)
+    parameters = list(inspect.signature(model.forward).parameters)
+    return _Writer(program, parameters).graph()
+
+
+class _Writer:
+    """Turns one exported program into plain data."""
+
+    def __init__(self, program: Any, forward_parameters: Sequence[str]) -> None:
+        self.program = program
+        self.forward_parameters = list(forward_parameters)
+        self.names: dict[Any, dict[str, Any]] = {}
+
+    def graph(self) -> dict[str, Any]:
+        inputs = self._inputs()
+        nodes = []
+        outputs: list[dict[str, Any]] = []
+        for node in self.program.graph.nodes:
+            if node.op == "call_function" and node.target is operator.getitem:
+                self.names[node] = {**self.names[node.args[0]], "index": node.args[1]}
+            elif node.op == "call_function":
+                nodes.append(self._node(node))
+            elif node.op == "output":
+                outputs = [self._argument(a) for a in node.args[0]]
+        signature = self.program.graph_signature
+        if any(spec.kind.name != "USER_OUTPUT" for spec in signature.output_specs):
+            raise CaptureFault("the forward pass changes a buffer or an input, which generated code cannot do")
+        if any(o is None or "ref" not in o for o in outputs):
+            raise CaptureFault("the forward pass returns something that is not a tensor")
+        return {
+            "inputs": inputs,
+            "nodes": nodes,
+            "outputs": outputs,
+            "structure": self._structure(),
+            "forward_parameters": self.forward_parameters,
+        }
+
+    def _structure(self) -> str:
+        spec = self.program.call_spec.out_spec
+        if spec is None or spec.type is None:
+            return "tensor"
+        if spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children()):
+            return "tuple" if spec.type is tuple else "list"
+        raise CaptureFault(
+            f"the forward pass returns a {spec.type.__name__}; only tensors and flat tuples are generated"
+        )
+
+    def _inputs(self) -> list[dict[str, Any]]:
+        kinds = {"USER_INPUT": "input", "PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+        placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
+        position = 0
+        entries = []
+        for spec, node in zip(self.program.graph_signature.input_specs, placeholders, strict=True):
+            kind = kinds.get(spec.kind.name)
+            if kind is None:
+                raise CaptureFault(f"unsupported graph input of kind {spec.kind.name}")
+            target = spec.target or ""
+            if kind == "input":
+                if position >= len(self.forward_parameters):
+                    raise CaptureFault("forward takes nested or variadic inputs")
+                target = self.forward_parameters[position]
+                position += 1
+            if not isinstance(node.meta.get("val"), torch.Tensor):
+                continue  # a number or None: torch.export has specialised on it
+            self.names[node] = {"ref": node.name}
+            entry = {"name": node.name, "kind": kind, "target": target, **_tensor(node.meta["val"])}
+            if kind == "constant":
+                entry["data"] = self._constant(spec.target)
+            entries.append(entry)
+        return entries
+
+    def _constant(self, target: str) -> Any:
+        tensor = self.program.constants[target]
+        if tensor.numel() > _CONSTANT_LIMIT:
+            raise CaptureFault(f"the constant tensor {target} is too large to embed ({tensor.numel()} elements)")
+        return _plain(tensor.tolist())
+
+    def _node(self, node: Any) -> dict[str, Any]:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CaptureFault(f"unsupported call {node.target}")
+        self.names[node] = {"ref": node.name}
+        value = node.meta.get("val")
+        outputs = value if isinstance(value, (tuple, list)) else [value]
+        if not all(isinstance(o, torch.Tensor) for o in outputs if o is not None):
+            raise CaptureFault(f"{node.target} has a result that is not a tensor")
+        return {
+            "name": node.name,
+            "op": str(node.target).removeprefix("aten."),
+            "args": [self._argument(a) for a in node.args],
+            "kwargs": {k: self._argument(v) for k, v in node.kwargs.items()},
+            "outputs": [_tensor(o) for o in outputs if o is not None],
+        }
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            if value not in self.names:
+                raise CaptureFault(f"the graph uses {value}, which is not a tensor")
+            return self.names[value]
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+            return {"symbol": type(value).__name__, "value": str(value).removeprefix("torch.")}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return _plain(value)
+        raise CaptureFault(f"the graph holds an argument of type {type(value).__name__}")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as strict JSON: infinities and NaN become ``{"float": "inf"}``."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return {"float": str(value)}
+    return value
+
+
+def _tensor(value: torch.Tensor) -> dict[str, Any]:
+    return {
+        "shape": [int(s) for s in value.shape],
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "contiguous": bool(value.is_contiguous()),
+    }
+
+
+def _unify(items: Sequence[Any], where: str) -> Any:
+    """One tree of the same tree in every variant; numbers that differ become vectors.
+
+    Raises:
+        CaptureFault: the trees differ in more than numbers.
+    """
+    first = items[0]
+    if all(type(i) is type(first) and i == first for i in items):
+        return first
+    if where.endswith(".contiguous") and all(isinstance(i, bool) for i in items):
+        return all(items)
+    if all(type(i) is int for i in items):
+        return {"sizes": list(items)}
+    if all(type(i) in (int, float) for i in items):
+        return {"numbers": list(items)}
+    if all(isinstance(i, dict) and i.keys() == first.keys() for i in items):
+        return {k: _unify([i[k] for i in items], f"{where}.{k}") for k in first}
+    if all(isinstance(i, list) and len(i) == len(first) for i in items):
+        return [_unify(list(group), f"{where}[{n}]") for n, group in enumerate(zip(*items, strict=True))]
+    raise CaptureFault(f"the variants of this problem have different graphs (at {where})")

@@ -1,0 +1,233 @@
+"""Writes the Python half of a candidate: ``forward``, with its allocations, library calls and kernel calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kernelwright.codegen._graph import Scalar, Symbol
+from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._kernel import Argument, Function
+from kernelwright.codegen._names import ForwardSizes
+from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._size import Size
+
+
+class ForwardWriter:
+    """Collects the statements of ``forward``."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lines: list[str] = []
+        self.variables: dict[Value, str] = {}
+        self.params: list[str] = []
+        self.constants: list[str] = []
+        leaves = [v for v in program.values if v.op == "leaf"]
+        ranked = sorted(leaves, key=lambda v: v.attrs["kind"] != "input")
+        atoms = []
+        for leaf in leaves:
+            self.variables[leaf] = leaf.name
+        for leaf in ranked:
+            if leaf.attrs["kind"] != "constant":
+                atoms += [(f"{leaf.name}.shape[{d}]", s) for d, s in enumerate(leaf.shape)]
+        self.sizes = ForwardSizes(atoms, program.variants)
+        self.inputs = [v for v in leaves if v.attrs["kind"] == "input"]
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def assign(self, value: Value, text: str) -> None:
+        """``value`` is what the expression gives."""
+        self.variables[value] = value.name
+        self.lines.append(f"{value.name} = {text}")
+
+    def allocate(self, value: Value) -> None:
+        """Fresh memory for a value that a kernel fills."""
+        like = next((v for v in self.inputs if v.shape == value.shape and v.dtype == value.dtype), None)
+        if like is not None:
+            self.assign(value, f"torch.empty_like({self.memory(like)})")
+            return
+        shape = ", ".join(self.sizes.expr(s) for s in value.shape)
+        shape = f"({shape},)" if len(value.shape) == 1 else f"({shape})"
+        dtype = "" if value.dtype == "float32" else f", dtype=torch.{value.dtype}"
+        self.assign(value, f"torch.empty({shape}{dtype})")
+
+    def call(self, function: Function, names: Mapping[Value, str] | None = None) -> None:
+        """A call of a generated function."""
+        arguments = []
+        for argument in function.arguments:
+            arguments.append(self._argument(argument, names or {}))
+        self.lines.append(f"lib.{function.name}({', '.join(arguments)})")
+
+    def _argument(self, argument: Argument, names: Mapping[Value, str]) -> str:
+        if argument.kind == "tensor":
+            return names.get(argument.value) or self.memory(argument.value)
+        if argument.kind == "size":
+            return self.sizes.expr(argument.value)
+        if argument.kind == "number":
+            return self.sizes.number(argument.value)
+        return str(argument.value)
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def memory(self, value: Value) -> str:
+        """A contiguous tensor that holds the value."""
+        return self.variables[value]
+
+    def tensor(self, value: Value) -> str:
+        """A tensor expression for a value or a view of one."""
+        if not value.is_view:
+            return self.memory(value)
+        source: Value = value.args[0]
+        base = self.tensor(source)
+        if value.op == "permute":
+            dims = value.attrs["dims"]
+            moved = [d for d, s in enumerate(dims) if d != s]
+            if len(moved) == 2:
+                return f"{base}.transpose({moved[0]}, {moved[1]})"
+            return f"{base}.permute({', '.join(str(d) for d in dims)})"
+        if value.op == "expand":
+            return f"{base}.expand({', '.join(self.sizes.expr(s) for s in value.shape)})"
+        if value.op == "slice":
+            dim, start, step = value.attrs["dim"], value.attrs["start"], value.attrs["step"]
+            if step.equals(1):
+                return f"{base}.narrow({dim}, {self.sizes.expr(start)}, {self.sizes.expr(value.shape[dim])})"
+            lead = ":, " * dim
+            return f"{base}[{lead}{self.sizes.expr(start)}::{self.sizes.expr(step)}]"
+        method = "reshape" if root(source) is not source else "view"
+        shape = ", ".join(self.sizes.expr(s) for s in value.shape)
+        return f"{base}.{method}({shape or '()'})"
+
+    def argument(self, value: Any) -> str:
+        """Any captured argument as Python."""
+        if isinstance(value, Value):
+            return self.tensor(value)
+        if isinstance(value, (tuple, list)):
+            return "[" + ", ".join(self.argument(v) for v in value) + "]"
+        if isinstance(value, Size):
+            return self.sizes.expr(value)
+        if isinstance(value, (Scalar, float)):
+            return self.sizes.number(value)
+        if isinstance(value, Symbol):
+            return f"torch.{value.value}" if value.kind != "device" else f'torch.device("{value.value}")'
+        return repr(value)
+
+    # ------------------------------------------------------------------------------------------ library calls
+
+    def matmul(self, value: Value, bias: Value | None = None) -> None:
+        """A matrix product by the library."""
+        left, right = value.args
+        a, b = self.tensor(left), self.tensor(right)
+        if value.attrs["transposed"]:
+            if len(right.shape) == 2:
+                extra = "" if bias is None else f", {self.tensor(bias)}"
+                self.assign(value, f"F.linear({a}, {b}{extra})")
+                return
+            b = f"{b}.transpose(-2, -1)"
+        self.assign(value, f"torch.matmul({a}, {b})")
+
+    def conv(self, value: Value, bias: Value | None = None) -> None:
+        """A convolution by the library."""
+        x, weight = (self.tensor(a) for a in value.args)
+        extra = ["None" if bias is None else self.tensor(bias)]
+        for key in ("stride", "padding", "dilation", "groups"):
+            extra.append(repr(value.attrs[key]))
+        while extra and extra[-1] in ("None", "1", "(1, 1)", "(0, 0)"):
+            if extra[-1] == "(0, 0)" and len(extra) != 3:
+                break
+            extra.pop()
+        self.assign(value, f"F.conv2d({', '.join([x, weight, *extra])})")
+
+    def extern(self, value: Value) -> None:
+        """An operator that stays in torch, exactly as it was captured."""
+        parts = [self.argument(a) for a in value.args]
+        for key, entry in value.attrs["kwargs"].items():
+            parts.append(f"{key}={self.argument(entry)}")
+        suffix = "" if value.attrs.get("multiple") else ".contiguous()"
+        self.assign(value, f"torch.ops.aten.{value.attrs['aten']}({', '.join(parts)}){suffix}")
+
+    def item(self, value: Value) -> None:
+        """One result of an operator with several."""
+        self.assign(value, f"{self.memory(value.args[0])}[{value.attrs['index']}].contiguous()")
+
+    # ------------------------------------------------------------------------------------------ the whole
+
+    def body(self, outputs: Sequence[Value], structure: str) -> list[str]:
+        """All statements of ``forward``, with what they need before them."""
+        texts = [self.tensor(o) for o in outputs]
+        result = texts[0] if structure == "tensor" else ", ".join(texts)
+        if structure == "tuple":
+            result = f"{result}," if len(texts) == 1 else result
+        if structure == "list":
+            result = f"[{result}]"
+        lines = [*self.lines, f"return {result}"]
+        return [*self._prologue(lines), *_shared_sizes(lines)]
+
+    def _prologue(self, lines: Iterable[str]) -> list[str]:
+        text = "\n".join(lines)
+        out = []
+        for leaf in (v for v in self.program.values if v.op == "leaf"):
+            used = re.search(rf"\b{re.escape(leaf.name)}\b", text) is not None
+            if leaf.attrs["kind"] == "input":
+                out += self._input(leaf)
+            elif used and leaf.attrs["kind"] == "constant":
+                self.constants.append(f"{leaf.name} = torch.tensor({leaf.attrs['data']!r}, dtype=torch.{leaf.dtype})")
+            elif used:
+                out.append(f"{leaf.name} = {_attribute(leaf.attrs['target'])}")
+        if self.sizes.used_variant:
+            out.append(self._variant())
+        return out
+
+    def _input(self, leaf: Value) -> list[str]:
+        out = []
+        target = leaf.attrs["target"]
+        if target != leaf.name or not leaf.attrs["contiguous"]:
+            out.append(f"{leaf.name} = {target}" + ("" if leaf.attrs["contiguous"] else ".contiguous()"))
+        fixed = [(d, s.timed) for d, s in enumerate(leaf.shape) if s.is_const]
+        if fixed and len(fixed) == len(leaf.shape):
+            shape = ", ".join(str(s) for _, s in fixed)
+            check = f"{leaf.name}.shape != ({shape}{',' if len(fixed) == 1 else ''})"
+        else:
+            check = " or ".join(f"{leaf.name}.shape[{d}] != {s}" for d, s in fixed)
+        if fixed:
+            names = ", ".join(str(s.timed) if s.is_const else "any" for s in leaf.shape)
+            out.append(f"if {check}:")
+            out.append(f'    raise ValueError(f"made for {target} of shape ({names}), not {{tuple({leaf.name}.shape)}}")')
+        return out
+
+    def _variant(self) -> str:
+        """Which of the captured shape variants these inputs are."""
+        keys = []
+        for k in range(self.program.variants):
+            shapes = [tuple(s.values[k] for s in leaf.shape) for leaf in self.inputs]
+            keys.append(f"{shapes if len(shapes) > 1 else shapes[0]!r}: {k}".replace("[", "(").replace("]", ")"))
+        key = ", ".join(f"tuple({leaf.name}.shape)" for leaf in self.inputs)
+        return f"variant = {{{', '.join(keys)}}}[{key if len(self.inputs) == 1 else f'({key})'}]"
+
+
+def _attribute(target: str) -> str:
+    text = "self"
+    for part in target.split("."):
+        text += f"[{part}]" if part.isdigit() else f".{part}"
+    return text
+
+
+def _shared_sizes(lines: list[str]) -> list[str]:
+    """Bind sizes that are read several times to local names."""
+    text = "\n".join(lines)
+    found = re.findall(r"\b(\w+)\.shape\[(\d+)\]", text)
+    out: list[str] = []
+    for tensor, dim in dict.fromkeys(found):
+        read = f"{tensor}.shape[{dim}]"
+        if found.count((tensor, dim)) > 1:
+            name = f"{tensor}_size{dim}"
+            lines = [line.replace(read, name) for line in lines]
+            out.append(f"{name} = {read}")
+    return [*out, *lines]
+
+
+def step_title(step: Step, fused: Sequence[str]) -> str:
+    """What a kernel does, for its comment and the report."""
+    names = list(fused)
+    shape = "x".join(str(s.timed) for s in step.outputs[0].shape) or "scalar"
+    return f"{' + '.join(names)}  ->  {shape}"

@@ -1,0 +1,179 @@
+"""The captured graph as plain data: what the generator reads, and all that it knows of a problem.
+
+The JSON is written by the capture worker (see ``_capture.py``), so it may come from a process that ran a stranger's
+code: it is checked when it is read, and nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernelwright.codegen._size import Shape, Size
+from kernelwright.errors import KernelwrightError
+
+FORMAT = 1
+InputKind = Literal["input", "parameter", "buffer", "constant"]
+
+
+class CodegenError(KernelwrightError):
+    """The generator cannot make a candidate of this graph; ``hint`` says what to do instead."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number that differs between variants, with its value in each."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An argument that is a tensor of the graph: an input or (one output of) a node."""
+
+    name: str
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An argument that is neither number nor tensor: a dtype, a device, a layout."""
+
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape, strides (in elements, None where some variant is not row-major contiguous) and dtype name."""
+
+    shape: Shape
+    dtype: str
+    contiguous: bool
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that comes into the graph.
+
+    ``target`` is the dotted state_dict name of a parameter or buffer, or the parameter of ``forward`` for an input;
+    ``data`` holds the values of a constant (nested lists).
+    """
+
+    name: str
+    kind: InputKind
+    target: str
+    info: TensorInfo
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of an ATen operator. ``op`` is written as in ``torch.ops.aten``: ``layer_norm.default``."""
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A problem's forward pass over all its variants.
+
+    Attributes:
+        variants: how many shape variants were captured; the first one is timed.
+        inputs: inputs of ``forward``, parameters, buffers and constants.
+        nodes: operators in execution order.
+        outputs: what forward returns, flattened.
+        structure: ``tensor``, ``tuple`` or ``list``.
+        forward_parameters: names of the parameters of ``forward``, in order.
+        module_source: the reference's text, from which the constructor is taken.
+        payload: the JSON object that this graph was read from.
+    """
+
+    variants: int
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+    structure: str
+    forward_parameters: tuple[str, ...]
+    module_source: str
+    payload: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
+
+    @classmethod
+    def from_json(cls, payload: str | Mapping[str, Any]) -> Graph:
+        """Read what :func:`capture_entry` returned.
+
+        Raises:
+            CodegenError: the payload is not a graph of this format, or says why there is none.
+        """
+        data: Mapping[str, Any] = json.loads(payload) if isinstance(payload, str) else payload
+        if not data.get("ok", False):
+            raise CodegenError(f"there is no graph: {data.get('reason', 'the capture failed')}", **dict(data))
+        if data.get("format") != FORMAT:
+            raise CodegenError("unknown graph format", hint="capture the problem again with this version")
+        try:
+            return cls(
+                variants=data["variants"],
+                inputs=tuple(_input(entry, data["variants"]) for entry in data["inputs"]),
+                nodes=tuple(_node(entry, data["variants"]) for entry in data["nodes"]),
+                outputs=tuple(Ref(o["ref"], o.get("index", 0)) for o in data["outputs"]),
+                structure=data["structure"],
+                forward_parameters=tuple(data["forward_parameters"]),
+                module_source=data["module_source"],
+                payload=data,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CodegenError(f"malformed graph: {error!r}", hint="capture the problem again") from error
+
+    def to_json(self) -> str:
+        """The text that :meth:`from_json` reads."""
+        return json.dumps(self.payload, sort_keys=True)
+
+
+def _size(value: Any, variants: int) -> Size:
+    if isinstance(value, dict):
+        return Size(tuple(int(v) for v in value["sizes"]))
+    return Size.const(int(value), variants)
+
+
+def _info(entry: Mapping[str, Any], variants: int) -> TensorInfo:
+    shape = tuple(_size(s, variants) for s in entry["shape"])
+    return TensorInfo(shape, str(entry["dtype"]), bool(entry["contiguous"]))
+
+
+def _input(entry: Mapping[str, Any], variants: int) -> Input:
+    info = _info(entry, variants)
+    return Input(entry["name"], entry["kind"], entry["target"], info, entry.get("data"))
+
+
+def _node(entry: Mapping[str, Any], variants: int) -> Node:
+    return Node(
+        name=entry["name"],
+        op=entry["op"],
+        args=tuple(_argument(a) for a in entry["args"]),
+        kwargs={k: _argument(v) for k, v in entry["kwargs"].items()},
+        outputs=tuple(_info(o, variants) for o in entry["outputs"]),
+    )
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_argument(v) for v in value)
+    if not isinstance(value, dict):
+        return value
+    if "ref" in value:
+        return Ref(value["ref"], value.get("index", 0))
+    if "sizes" in value:
+        return Size(tuple(int(v) for v in value["sizes"]))
+    if "numbers" in value:
+        return Scalar(tuple(float(v) for v in value["numbers"]))
+    if "float" in value:
+        return float(value["float"])
+    if "symbol" in value:
+        return Symbol(value["symbol"], value["value"])
+    raise ValueError(f"unknown argument {value!r}")

@@ -1,0 +1,180 @@
+"""The small operator set that everything is lowered to, and values over it.
+
+Five families: leaves (memory), pointwise operators, views, reductions, and heavy operators (a library call or a
+template of ours). A view is only an index map; a pointwise value or a reduction has no memory until some region
+stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelwright.codegen._size import Affine, Shape, delinearise, linearise
+
+FLOATS = ("float32", "float64")
+C_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
+
+# name -> C++ expression over {0}, {1}, ...; {f} is the literal suffix of the compute type.
+POINTWISE: dict[str, str] = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "abs": "std::abs({0})",
+    "sign": "(({0} > 0) - ({0} < 0))",
+    "square": "{0} * {0}",
+    "reciprocal": "1.0f / {0}",
+    "sqrt": "std::sqrt({0})",
+    "rsqrt": "1.0f / std::sqrt({0})",
+    "exp": "kw_exp({0})",
+    "exp2": "kw_exp({0} * 0.693147181f)",
+    "expm1": "kw_expm1({0})",
+    "log": "kw_log({0})",
+    "log1p": "kw_log1p({0})",
+    "log2": "kw_log({0}) * 1.44269504f",
+    "sin": "std::sin({0})",
+    "cos": "std::cos({0})",
+    "pow": "std::pow({0}, {1})",
+    "tanh": "kw_tanh({0})",
+    "erf": "kw_erf({0})",
+    "sigmoid": "kw_sigmoid({0})",
+    "silu": "{0} / (1.0f + kw_exp(-{0}))",
+    "mish": "kw_mish({0})",
+    "softplus": "kw_softplus({0})",
+    "gelu": "0.5f * {0} * (1.0f + kw_erf({0} * 0.707106781f))",
+    "gelu_tanh": "{0} / (1.0f + kw_exp(-1.59576912f * ({0} + 0.044715f * {0} * {0} * {0})))",
+    "relu": "({0} < 0 ? 0 : {0})",
+    "floor": "std::floor({0})",
+    "ceil": "std::ceil({0})",
+    "trunc": "std::trunc({0})",
+    "round": "std::nearbyint({0})",
+    "remainder": "kw_floor_mod({0}, {1})",
+    "maximum": "kw_max({0}, {1})",
+    "minimum": "kw_min({0}, {1})",
+    "clamp_min": "({0} < {1} ? {1} : {0})",
+    "clamp_max": "({0} > {1} ? {1} : {0})",
+    "where": "({0} ? {1} : {2})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "and": "({0} && {1})",
+    "or": "({0} || {1})",
+    "xor": "(bool({0}) != bool({1}))",
+    "not": "(!{0})",
+    "isnan": "({0} != {0})",
+    "isinf": "(std::abs({0}) == INFINITY)",
+    "cast": "{0}",
+    "copy": "{0}",
+}
+# Rough cost in flops per element: for the decision what to keep between passes, and for the roofline.
+COSTS = {
+    "exp": 16, "exp2": 17, "expm1": 26, "log": 24, "log1p": 30, "log2": 25, "sin": 40, "cos": 40, "pow": 60, "tanh": 34,
+    "erf": 44, "sigmoid": 22, "silu": 22, "mish": 30, "softplus": 48, "gelu": 48, "gelu_tanh": 28, "div": 4, "sqrt": 6,
+    "rsqrt": 10, "reciprocal": 4, "remainder": 10, "cast": 0, "copy": 0,
+}  # fmt: skip
+REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+VIEWS = ("permute", "expand", "reshape", "slice")
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of the lowered program.
+
+    Attributes:
+        op: ``leaf``, ``full``, ``iota``, ``gather``, a key of POINTWISE, a reduction, a view, ``scan``, ``matmul``,
+            ``conv``, ``pool``, ``attention`` or ``extern``.
+        args: operands: values, or plain numbers.
+        attrs: what the operator needs besides (dims of a reduction, the index map of a view, the ATen call).
+        origin: the name of the captured node that this came from, and its operator.
+    """
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    shape: Shape
+    dtype: str
+    attrs: dict[str, Any] = field(default_factory=dict)
+    origin: tuple[str, str] = ("", "")
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The operands that are values, those inside argument lists included."""
+        return tuple(_values(self.args)) + tuple(_values(self.attrs.get("extra", ())))
+
+    @property
+    def is_view(self) -> bool:
+        """True where the value is an index map over another one."""
+        return self.op in VIEWS
+
+    @property
+    def is_reduction(self) -> bool:
+        """True for reductions."""
+        return self.op in REDUCTIONS
+
+    @property
+    def is_fusible(self) -> bool:
+        """True where the value can be computed inside a loop nest."""
+        return self.is_reduction or self.op in POINTWISE or self.op in ("full", "iota", "gather")
+
+    @property
+    def cost(self) -> int:
+        """Flops per element, roughly."""
+        return COSTS.get(self.op, 1) if self.op in POINTWISE else int(self.is_reduction)
+
+
+def _values(args: Iterable[Any]) -> Iterable[Value]:
+    for arg in args:
+        if isinstance(arg, Value):
+            yield arg
+        elif isinstance(arg, (tuple, list)):
+            yield from _values(arg)
+        elif isinstance(arg, Mapping):
+            yield from _values(arg.values())
+
+
+@dataclass
+class Program:
+    """A lowered graph: values in execution order (views among them), and which of them are returned."""
+
+    values: list[Value]
+    outputs: list[Value]
+    variants: int
+
+
+Index = tuple[Affine, ...]
+
+
+def broadcast_index(index: Index, operand: Value, result: Shape, variants: int) -> Index:
+    """The operand's index where the result's index is known (right-aligned; size-1 dims of the operand read at 0)."""
+    lead = len(result) - len(operand.shape)
+    out: list[Affine] = []
+    for position, size in enumerate(operand.shape):
+        broadcast = size.equals(1) and not result[position + lead].equals(1)
+        out.append(Affine.zero(variants) if broadcast else index[position + lead])
+    return tuple(out)
+
+
+def through_view(view: Value, index: Index, variants: int) -> Index | None:
+    """The index into a view's source, or None where it is not affine in the loops at hand."""
+    source: Value = view.args[0]
+    if view.op == "permute":
+        out: list[Affine | None] = [None] * len(source.shape)
+        for position, dim in enumerate(view.attrs["dims"]):
+            out[dim] = index[position]
+        return tuple(a for a in out if a is not None)
+    if view.op == "expand":
+        return broadcast_index(index, source, view.shape, variants)
+    if view.op == "slice":
+        dim, start, step = view.attrs["dim"], view.attrs["start"], view.attrs["step"]
+        moved = list(index)
+        moved[dim] = index[dim].scaled(step).plus(Affine(start))
+        return tuple(moved)
+    position_in_memory = linearise(index, view.shape, variants)
+    found = delinearise(position_in_memory, source.shape, variants)
+    return None if found is None else tuple(found)

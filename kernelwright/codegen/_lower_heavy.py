@@ -1,0 +1,173 @@
+"""Lowerings of the heavy operators: matrix products, convolutions, pooling, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernelwright.codegen._builder import Builder, Unsupported
+from kernelwright.codegen._graph import Scalar
+from kernelwright.codegen._ir import Value
+from kernelwright.codegen._lower_ops import lowering
+from kernelwright.codegen._size import Size
+
+
+def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = False) -> Value:
+    """``left @ right`` over the last two dims; with ``transposed``, right is given as (..., N, K)."""
+    if left.dtype != "float32" or right.dtype != "float32" or len(right.shape) < 2 or len(left.shape) < 2:
+        raise Unsupported("a matrix product of this dtype or rank")
+    if right.is_view and right.op == "permute" and not transposed:
+        dims = right.attrs["dims"]
+        rank = len(dims)
+        if tuple(dims) == (*range(rank - 2), rank - 1, rank - 2):
+            right, transposed = right.args[0], True
+    batch = left.shape[:-2]
+    if len(right.shape) > 2 and right.shape[:-2] != batch:
+        raise Unsupported("a batched matrix product that broadcasts")
+    columns = right.shape[-2] if transposed else right.shape[-1]
+    shape = (*left.shape[:-1], columns)
+    return b.make("matmul", (left, right), shape, "float32", transposed=transposed)
+
+
+@lowering("matmul", "mm", "bmm")
+def _matmul(b: Builder, left: Value, right: Value) -> Value:
+    return product_of(b, left, right)
+
+
+@lowering("linear")
+def _linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    if len(x.shape) < 2:
+        raise Unsupported("linear on a vector")
+    y = product_of(b, x, weight, transposed=True)
+    return y if bias is None else b.pointwise("add", y, bias, name="linear")
+
+
+@lowering("addmm", "baddbmm")
+def _addmm(b: Builder, bias: Value, left: Value, right: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    y = product_of(b, left, right)
+    y = y if alpha == 1 else b.pointwise("mul", y, alpha)
+    bias = bias if beta == 1 else b.pointwise("mul", bias, beta)
+    return b.pointwise("add", y, bias, name="addmm")
+
+
+def _pair(value: Any, default: int = 1) -> tuple[int, int]:
+    if value is None or value == ():
+        return default, default
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    if len(pair) == 1:
+        pair = (pair[0], pair[0])
+    if len(pair) != 2 or not all(isinstance(p, int) for p in pair):
+        raise Unsupported("windows that are not two-dimensional, or differ between variants")
+    return pair[0], pair[1]
+
+
+@lowering("conv2d")
+def _conv2d(
+    b: Builder, x: Value, weight: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Value:  # fmt: skip
+    if isinstance(padding, str) or len(x.shape) != 4:
+        raise Unsupported("convolution with named padding, or without a batch")
+    geometry = {"stride": _pair(stride), "padding": _pair(padding, 0), "dilation": _pair(dilation), "groups": groups}
+    out = []
+    for d in (0, 1):
+        reach = (weight.shape[2 + d] - 1) * geometry["dilation"][d] + 1  # type: ignore[index]
+        out.append((x.shape[2 + d] + 2 * geometry["padding"][d] - reach) // geometry["stride"][d] + 1)  # type: ignore[index]
+    shape = (x.shape[0], weight.shape[0], *out)
+    y = b.make("conv", (x, weight), shape, x.dtype, **geometry)
+    return y if bias is None else b.pointwise("add", y, b.unsqueeze_to(bias, 4, 1), name="conv_bias")
+
+
+@lowering("convolution")
+def _convolution(
+    b: Builder, x: Value, weight: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output: Any, groups: int
+) -> Value:  # fmt: skip
+    if transposed:
+        raise Unsupported("transposed convolution")
+    return _conv2d(b, x, weight, bias, stride, padding, dilation, groups)
+
+
+# ------------------------------------------------------------------------------------------------ pooling
+
+
+def _pooled(size: Size, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Size:
+    reach = size + (2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0))
+    out = []
+    for steps, whole in zip(reach.values, size.values, strict=True):
+        count = steps // stride + 1
+        if ceil_mode and (count - 1) * stride >= whole + padding:
+            count -= 1  # the last window must begin inside the input
+        out.append(count)
+    return Size(tuple(out))
+
+
+def _pool(
+    b: Builder, x: Value, kind: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, **more: Any
+) -> Value:
+    if len(x.shape) < 3 or x.dtype != "float32":
+        raise Unsupported("pooling of this rank or dtype")
+    kernel, padding, dilation = _pair(kernel), _pair(padding, 0), _pair(dilation)
+    stride = kernel if stride in (None, ()) else _pair(stride)
+    spatial = [
+        _pooled(size, kernel[d], stride[d], padding[d], dilation[d], ceil) for d, size in enumerate(x.shape[-2:])
+    ]
+    attrs = {"kind": kind, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, **more}
+    return b.make("pool", (x,), (*x.shape[:-2], *spatial), x.dtype, f"{kind}_pool", **attrs)
+
+
+@lowering("max_pool2d")
+def _max_pool2d(
+    b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Value:
+    return _pool(b, x, "max", kernel, stride, padding, dilation, ceil_mode)
+
+
+@lowering("avg_pool2d")
+def _avg_pool2d(
+    b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Value:  # fmt: skip
+    if divisor_override is not None or (ceil_mode and _pair(padding, 0) != (0, 0)):
+        raise Unsupported("average pooling with a divisor, or with ceil mode and padding")
+    return _pool(b, x, "avg", kernel, stride, padding, 1, ceil_mode, include_pad=count_include_pad and not ceil_mode)
+
+
+@lowering("adaptive_avg_pool2d", "mean_pool")
+def _adaptive_avg_pool2d(b: Builder, x: Value, output: Any) -> Value:
+    out = _pair(output)
+    if out == (1, 1):
+        rank = len(x.shape)
+        return b.mean(x, [rank - 2, rank - 1], True)
+    sizes = x.shape[-2:]
+    if not all(s.is_const and s.timed % o == 0 for s, o in zip(sizes, out, strict=True)):
+        raise Unsupported("adaptive pooling with windows of different sizes")
+    kernel = (sizes[0].timed // out[0], sizes[1].timed // out[1])
+    return _pool(b, x, "avg", kernel, kernel, 0, 1, False, include_pad=True)
+
+
+# ------------------------------------------------------------------------------------------------ attention
+
+
+@lowering("scaled_dot_product_attention")
+def _attention(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Value:  # fmt: skip
+    if dropout or enable_gqa:
+        raise Unsupported("attention with dropout or grouped queries")
+    scores = product_of(b, q, k, transposed=True)
+    factor: Any = scale if scale is not None else Scalar(tuple(d**-0.5 for d in q.shape[-1].values))
+    scores = b.pointwise("mul", scores, factor, name="scores")
+    if causal:
+        rank = len(scores.shape)
+        square = scores.shape[-2:]
+        row = b.make("iota", (), square, "int64", "query", dim=0)
+        column = b.make("iota", (), square, "int64", "key", dim=1)
+        hidden = b.reshape(b.pointwise("gt", column, row), [*[b.const(1)] * (rank - 2), *square])
+        scores = b.pointwise("where", hidden, float("-inf"), scores, name="masked_scores")
+    if mask is not None:
+        if mask.dtype == "bool":
+            scores = b.pointwise("where", mask, scores, float("-inf"), name="masked_scores")
+        else:
+            scores = b.pointwise("add", scores, mask, name="masked_scores")
+    return product_of(b, b.softmax(scores, len(scores.shape) - 1), v)

@@ -1,0 +1,355 @@
+"""Analysis of one fusible region: can its values be computed in one loop nest, and in which?
+
+The nest is found by demand: starting at what the region must store, every operand is asked for at an index that is
+affine in the loops, through views and broadcasts, down to memory. A reduction inside the region is asked for its
+operand over the reduced loops, so all reductions of a region must run over the same loops (or, second, over all that
+is left: a total). Whatever doesn't fit makes the region impossible, and the partitioner tries a smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from kernelwright.codegen._ir import Index, Value, broadcast_index, through_view
+from kernelwright.codegen._size import Affine, Loop, Shape, Size, delinearise, linearise, product, refine
+
+Mode = Literal["pointwise", "row", "column"]
+CHUNK = 4096  # elements per partial sum where everything is reduced
+
+
+class NotFusible(Exception):
+    """These values don't fit into one loop nest; the message says why (for the report)."""
+
+
+@dataclass(eq=False)
+class Expr:
+    """One value at one index.
+
+    Attributes:
+        kind: ``load`` (memory at ``position``), ``op`` (pointwise), ``reduce``, ``iota``, ``gather`` (memory at
+            ``position`` plus the first argument times ``stride``), ``number``.
+        scope: of a reduction: ``row`` (over the reduced loops), ``all`` (over all loops), ``outer`` (of row values over
+            the outer loops).
+    """
+
+    kind: str
+    value: Value
+    args: list[Expr | Any] = field(default_factory=list)
+    position: Affine | None = None
+    stride: Size | None = None
+    scope: str = ""
+    loops: frozenset[Loop] = frozenset()
+    final: bool = False  # depends on a total: known only after all loops
+    stage: int = 0  # the first pass over the reduced loops in which it can be computed
+
+    @property
+    def operands(self) -> list[Expr]:
+        """The arguments that are expressions."""
+        return [a for a in self.args if isinstance(a, Expr)]
+
+
+@dataclass
+class Nest:
+    """A region's loops and what is computed in them.
+
+    Attributes:
+        outer: loops that run in parallel, in memory order.
+        inner: loops of one row's work; for ``pointwise`` the vector loop alone.
+        vector: the innermost loop of memory. In column mode it is one of the parallel loops.
+        stores: value, its expression, and where it goes.
+        order: all expressions, operands first.
+    """
+
+    mode: Mode
+    outer: list[Loop]
+    inner: list[Loop]
+    vector: Loop | None
+    stores: list[tuple[Value, Expr, Affine]]
+    order: list[Expr]
+    chunked: bool
+    variants: int
+
+    @property
+    def has_total(self) -> bool:
+        """True where something is reduced over all loops."""
+        return any(e.scope in ("all", "outer") for e in self.order)
+
+    def loads(self) -> list[Value]:
+        """Memory that is read, in first-use order."""
+        seen: dict[Value, None] = {}
+        for expr in self.order:
+            if expr.kind in ("load", "gather"):
+                seen.setdefault(expr.value if expr.kind == "load" else expr.value.args[0])
+        return list(seen)
+
+    def volume(self) -> Size:
+        """Iterations of the whole nest."""
+        loops = {*self.outer, *self.inner, *([self.vector] if self.vector else [])}
+        return product([lp.extent for lp in loops], self.variants)
+
+
+def analyse(region: set[Value], outputs: Sequence[Value], variants: int) -> Nest:
+    """Find the loop nest of a region.
+
+    Args:
+        region: fusible values, with the views between them.
+        outputs: those that must be stored, in execution order.
+
+    Raises:
+        NotFusible: there is none.
+    """
+    domain, reduced = _domain(region, outputs)
+    loops = _loops(domain, reduced, region, variants)
+    visitor = _Visitor(region, loops, variants)
+    stores = []
+    for value in outputs:
+        index = visitor.natural_index(value)
+        expr = visitor.visit(value, index)
+        stores.append((value, expr, linearise(index, value.shape, variants)))
+    if any(value.is_reduction and value not in visitor.reductions for value in region):
+        raise NotFusible("a reduction of the region is not needed by its outputs")
+    order = visitor.order
+    if not loops:
+        loops = [Loop("n", Size.const(1, variants))]
+    loops, stores = _coalesce(loops, order, stores)
+    return _arrange(loops, order, stores, variants)
+
+
+def _domain(region: set[Value], outputs: Sequence[Value]) -> tuple[Shape, tuple[int, ...]]:
+    """The shape that the loops run over, and which of its dims are reduced."""
+    reductions = [v for v in region if v.is_reduction]
+    if reductions:
+        operand = max(reductions, key=lambda v: (_volume(v.args[0].shape), -len(v.args[0].shape)))
+        return operand.args[0].shape, operand.attrs["dims"]
+    return max((v.shape for v in outputs), key=_volume), ()
+
+
+def _volume(shape: Shape) -> int:
+    total = 1
+    for size in shape:
+        total *= size.timed
+    return total
+
+
+def _loops(domain: Shape, reduced: tuple[int, ...], region: set[Value], variants: int) -> list[Loop]:
+    """One loop per dim, cut where another shape of the region has a finer grid."""
+    pieces = [(size, d in reduced) for d, size in enumerate(domain) if not size.equals(1)]
+    total = product(domain, variants)
+    shapes = {v.shape for v in region} | {v.args[0].shape for v in region if v.is_view or v.is_reduction}
+    for shape in sorted(shapes, key=lambda s: [x.values for x in s]):
+        if product(shape, variants) != total:
+            continue
+        finer = refine([size for size, _ in pieces], shape)
+        if finer is not None:
+            pieces = _with_flags(pieces, finer, variants)
+    return [Loop(f"i{n}", size, flag) for n, (size, flag) in enumerate(pieces)]
+
+
+def _with_flags(pieces: list[tuple[Size, bool]], finer: list[Size], variants: int) -> list[tuple[Size, bool]]:
+    out: list[tuple[Size, bool]] = []
+    position = 0
+    for size, flag in pieces:
+        covered = Size.const(1, variants)
+        while covered != size:
+            covered = covered * finer[position]
+            out.append((finer[position], flag))
+            position += 1
+    return out
+
+
+class _Visitor:
+    """Builds the expressions of a region by demand."""
+
+    def __init__(self, region: set[Value], loops: list[Loop], variants: int) -> None:
+        self.region, self.loops, self.variants = region, loops, variants
+        self.order: list[Expr] = []
+        self.reductions: dict[Value, tuple[Index, Expr]] = {}
+        self._memo: dict[tuple[Value, Index], Expr] = {}
+
+    def natural_index(self, value: Value) -> Index:
+        """The index of a stored value: row-major over all loops, or over the parallel ones, or none."""
+        volume = product(value.shape, self.variants)
+        for loops in (self.loops, [lp for lp in self.loops if not lp.reduced], []):
+            if product([lp.extent for lp in loops], self.variants) == volume:
+                index = delinearise(self._position(loops), value.shape, self.variants)
+                if index is not None:
+                    return tuple(index)
+        raise NotFusible(f"{value.name} has another iteration space")
+
+    def _position(self, loops: Sequence[Loop]) -> Affine:
+        return linearise([Affine.of(lp) for lp in loops], [lp.extent for lp in loops], self.variants)
+
+    def visit(self, value: Value, index: Index) -> Expr:
+        """The expression of a value at an index."""
+        key = (value, index)
+        if key not in self._memo:
+            expr = self._build(value, index)
+            self._memo[key] = expr
+            if expr not in self.order:
+                self.order.append(expr)
+        return self._memo[key]
+
+    def _build(self, value: Value, index: Index) -> Expr:
+        if value.is_view:
+            through = through_view(value, index, self.variants)
+            if through is None:
+                raise NotFusible(f"the index through {value.name} is not affine")
+            return self.visit(value.args[0], through)
+        if value not in self.region:
+            return self._load(value, index)
+        if value.is_reduction:
+            return self._reduction(value, index)
+        if value.op == "iota":
+            return Expr("iota", value, position=index[value.attrs["dim"]])
+        if value.op == "gather":
+            return self._gather(value, index)
+        args: list[Any] = []
+        for arg in value.args:
+            is_value = isinstance(arg, Value)
+            args.append(self.visit(arg, broadcast_index(index, arg, value.shape, self.variants)) if is_value else arg)
+        return Expr("op", value, args)
+
+    def _load(self, value: Value, index: Index) -> Expr:
+        position = linearise(index, value.shape, self.variants)
+        for expr in self.order:
+            if expr.kind == "load" and expr.value is value and expr.position == position:
+                return expr
+        return Expr("load", value, position=position)
+
+    def _gather(self, value: Value, index: Index) -> Expr:
+        source, where = value.args
+        if source.is_view or source in self.region:
+            raise NotFusible("gather from something that is not in memory")
+        dim, lead = value.attrs["dim"], value.attrs["lead"]
+        if lead is None:  # torch.gather: same rank, the index runs along dim
+            rest = [Affine.zero(self.variants) if d == dim else a for d, a in enumerate(index)]
+            at = self.visit(where, index)
+        else:  # embedding: rows picked by a leading index
+            rest = [Affine.zero(self.variants), *index[lead:]]
+            at = self.visit(where, (*index[:lead], Affine.zero(self.variants)))
+        stride = product(source.shape[dim + 1 :], self.variants)
+        return Expr("gather", value, [at], linearise(rest, source.shape, self.variants), stride)
+
+    def _reduction(self, value: Value, index: Index) -> Expr:
+        if value in self.reductions:
+            known, expr = self.reductions[value]
+            if known != index:
+                raise NotFusible(f"{value.name} is needed at two indices")
+            return expr
+        operand: Value = value.args[0]
+        dims = value.attrs["dims"]
+        scope, loops = self._scope(value, [operand.shape[d] for d in dims], index)
+        inner = delinearise(self._position(loops), [operand.shape[d] for d in dims], self.variants)
+        if inner is None:
+            raise NotFusible(f"the loops do not fit {value.name}")
+        kept = iter([a for d, a in enumerate(index) if d not in dims] if value.attrs["keepdim"] else index)
+        running = iter(inner)
+        full = tuple(next(running) if d in dims else next(kept) for d in range(len(operand.shape)))
+        expr = Expr("reduce", value, [self.visit(operand, full)], scope=scope)
+        self.reductions[value] = (index, expr)
+        return expr
+
+    def _scope(self, value: Value, extents: Sequence[Size], index: Index) -> tuple[str, list[Loop]]:
+        reduced = [lp for lp in self.loops if lp.reduced]
+        outer = [lp for lp in self.loops if not lp.reduced]
+        used = frozenset().union(*(a.loops for a in index)) if index else frozenset()
+        total = product(extents, self.variants)
+        if total == product([lp.extent for lp in reduced], self.variants):
+            if used == frozenset(outer):
+                return "row", reduced
+        elif used:
+            pass
+        elif total == product([lp.extent for lp in self.loops], self.variants):
+            return "all", self.loops
+        elif total == product([lp.extent for lp in outer], self.variants):
+            return "outer", outer
+        raise NotFusible(f"{value.name} reduces over other loops")
+
+
+def _coalesce(
+    loops: list[Loop], order: list[Expr], stores: list[tuple[Value, Expr, Affine]]
+) -> tuple[list[Loop], list[tuple[Value, Expr, Affine]]]:
+    """Merge neighbouring loops wherever every access walks them as one."""
+    position = 0
+    while position + 1 < len(loops):
+        first, second = loops[position], loops[position + 1]
+        accesses = [e.position for e in order if e.position is not None] + [p for _, _, p in stores]
+        joined = all(a.coefficient(first) == a.coefficient(second) * second.extent for a in accesses)
+        if not joined or first.reduced != second.reduced:
+            position += 1
+            continue
+        merged = Loop(first.name, first.extent * second.extent, first.reduced)
+        swap = {first: merged, second: merged}
+        for expr in order:
+            if expr.position is not None:
+                expr.position = _replace(expr.position, second, merged, swap)
+        stores = [(v, e, _replace(p, second, merged, swap)) for v, e, p in stores]
+        loops = [*loops[:position], merged, *loops[position + 2 :]]
+        position = max(position - 1, 0)
+    return loops, stores
+
+
+def _replace(position: Affine, second: Loop, merged: Loop, swap: dict[Loop, Loop]) -> Affine:
+    coefficient = position.coefficient(second)
+    rest = tuple((lp, s) for lp, s in position.terms if lp not in swap)
+    if not any(coefficient.values):
+        return replace(position, terms=rest)
+    return replace(position, terms=tuple(sorted((*rest, (merged, coefficient)), key=lambda t: t[0].name)))
+
+
+def _arrange(loops: list[Loop], order: list[Expr], stores: list[tuple[Value, Expr, Affine]], variants: int) -> Nest:
+    """Choose the mode, and place each expression."""
+    reduces = [e for e in order if e.kind == "reduce"]
+    parallel = [lp for lp in loops if not lp.reduced]
+    chunked = False
+    if not reduces:
+        mode: Mode = "pointwise"
+        outer, inner, vector = loops[:-1], [loops[-1]], loops[-1]
+    elif not parallel:  # everything is reduced: the leading loops run in parallel, or one loop is cut into chunks
+        mode = "row"
+        outer, inner, vector = loops[:-1], [loops[-1]], loops[-1]
+        chunked = len(loops) == 1
+        if any(e.value.op in ("argmax", "argmin") for e in reduces):
+            raise NotFusible("argmax over everything")
+        for expr in reduces:
+            expr.scope = "all"
+    elif loops[-1].reduced:
+        mode, vector = "row", loops[-1]
+        outer, inner = parallel, [lp for lp in loops if lp.reduced]
+    else:
+        mode, vector = "column", loops[-1]
+        outer, inner = parallel[:-1], [lp for lp in loops if lp.reduced]
+    nest = Nest(mode, list(outer), list(inner), vector, stores, order, chunked, variants)
+    _place(nest)
+    if mode == "column" and nest.has_total:
+        raise NotFusible("a total over columns")
+    return nest
+
+
+def _place(nest: Nest) -> None:
+    """Which loops each expression depends on, whether it needs a total, and in which pass it is known."""
+    for expr in nest.order:
+        found: frozenset[Loop] = expr.position.loops if expr.position is not None else frozenset()
+        for operand in expr.operands:
+            found |= operand.loops
+        expr.final = any(o.final for o in expr.operands)
+        expr.stage = max((o.stage for o in expr.operands), default=0)
+        if expr.kind == "reduce":
+            expr.final = expr.final or expr.scope in ("all", "outer")
+            found = frozenset(nest.outer) if expr.scope == "row" else frozenset()
+            if expr.scope == "row":
+                expr.stage += 1
+                if nest.mode == "column" and nest.vector is not None:
+                    found |= {nest.vector}
+        expr.loops = found
+        if expr.final and expr.loops:
+            raise NotFusible("an element depends on a total")
+        if any(o.final for o in expr.operands) and expr.kind == "reduce":
+            raise NotFusible("a reduction of totals")
+
+
+def is_element(nest: Nest, expr: Expr) -> bool:
+    """True where the expression has one value per element of a row (rather than one per row)."""
+    return bool(expr.loops & frozenset(nest.inner))

@@ -1,0 +1,258 @@
+"""Cuts a lowered program into steps: loop nests that are generated, and calls that stay in the library.
+
+Regions grow greedily along producer-consumer edges, in execution order; a merge is kept when it makes no cycle and
+the merged values still fit into one loop nest (``_nest.analyse`` decides).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._nest import Nest, NotFusible, analyse
+
+
+@dataclass(eq=False)
+class Step:
+    """One call in the generated forward.
+
+    Attributes:
+        kind: ``nest`` (generated loops), or the operator of a heavy value (``matmul``, ``conv``, ``pool``, ``scan``,
+            ``extern``, ``item``).
+        values: what is computed here, in execution order.
+        outputs: those that other steps (or the caller) need in memory.
+        nest: the analysed loops of a generated step.
+        alias: outputs that are written over a fresh result of the library.
+        epilogue: for a heavy template of ours, the nest that runs on its result while it is in cache.
+    """
+
+    kind: str
+    values: list[Value]
+    outputs: list[Value]
+    nest: Nest | None = None
+    alias: dict[Value, Value] = field(default_factory=dict)
+    epilogue: Step | None = None
+
+    @property
+    def reads(self) -> set[Value]:
+        """Values in memory that the step needs."""
+        inside = set(self.values)
+        return {root(i) for v in self.values for i in v.inputs} - inside
+
+
+class KeepInTorch(Exception):
+    """A lowered operator turned out not to be expressible: lower again, with this node left to torch."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
+def root(value: Value) -> Value:
+    """The value whose elements a chain of views shows."""
+    while value.is_view:
+        value = value.args[0]
+    return value
+
+
+@dataclass
+class Partition:
+    """The steps of a program in execution order, and why values were not fused."""
+
+    steps: list[Step]
+    reasons: dict[Value, str]
+
+
+def partition(program: Program, options: Mapping[str, Any]) -> Partition:
+    """Cut a program into steps.
+
+    Args:
+        options: ``fusion`` is ``full``, ``rows`` (no total with its rows) or ``none`` (one kernel per operator).
+
+    Raises:
+        KeepInTorch: some value fits into no loop nest even alone.
+    """
+    return _Partitioner(program, options).run()
+
+
+class _Partitioner:
+    def __init__(self, program: Program, options: Mapping[str, Any]) -> None:
+        self.program, self.options = program, options
+        self.users: dict[Value, list[Value]] = {v: [] for v in program.values}
+        for value in program.values:
+            for operand in value.inputs:
+                self.users[operand].append(value)
+        self.results = {root(o) for o in program.outputs}
+        self.order = {v: n for n, v in enumerate(program.values)}
+        self.free = self._free_values()
+        self.group: dict[Value, set[Value]] = {}
+        self.nests: dict[int, Nest] = {}
+        self.reasons: dict[Value, str] = {}
+
+    def run(self) -> Partition:
+        for value in self.program.values:
+            if value.is_view or value in self.free or value.op == "leaf":
+                continue
+            self.group[value] = {value}
+            if value.is_fusible:
+                self._require(value)
+                self._merge_producers(value)
+        return Partition(self._ordered(self._steps()), self.reasons)
+
+    def _free_values(self) -> set[Value]:
+        """Values made of constants and positions only: computed again wherever they are needed."""
+        free: set[Value] = set()
+        for value in self.program.values:
+            made = value.op in ("full", "iota") or (value.is_fusible and not value.is_reduction and bool(value.inputs))
+            if made and value.op != "gather" and all(root(i) in free for i in value.inputs):
+                free.add(value)
+        needed = [v for v in free if v in self.results or any(not u.is_fusible for u in self._real_users(v))]
+        return free - set(needed)
+
+    def _real_users(self, value: Value) -> Iterable[Value]:
+        for user in self.users[value]:
+            if user.is_view:
+                yield from self._real_users(user)
+            else:
+                yield user
+
+    def _outputs(self, region: set[Value]) -> list[Value]:
+        out = [v for v in region if v in self.results or any(u not in region for u in self._users_beyond_free(v))]
+        return sorted(out, key=self.order.__getitem__)
+
+    def _users_beyond_free(self, value: Value) -> Iterable[Value]:
+        for user in self._real_users(value):
+            if user in self.free:
+                yield from self._users_beyond_free(user)
+            else:
+                yield user
+
+    def _analyse(self, region: set[Value]) -> Nest:
+        full = set(region)
+        stack = [i for v in region for i in v.inputs]
+        while stack:
+            value = stack.pop()
+            if value in full:
+                continue
+            if value.is_view or value in self.free:
+                full.add(value)
+                stack.extend(value.inputs)
+        return analyse(full, self._outputs(region), self.program.variants)
+
+    def _require(self, value: Value) -> None:
+        try:
+            self.nests[id(self.group[value])] = self._analyse({value})
+        except NotFusible as error:
+            raise KeepInTorch(value.origin[0], str(error)) from error
+
+    def _merge_producers(self, value: Value) -> None:
+        if self.options.get("fusion") == "none":
+            return
+        producers: dict[int, set[Value]] = {}
+        for operand in self._inputs_beyond_free(value):
+            if operand.is_fusible and operand in self.group:
+                producers.setdefault(id(self.group[operand]), self.group[operand])
+        for group in sorted(producers.values(), key=lambda g: -max(self.order[v] for v in g)):
+            self._try_merge(group, value)
+
+    def _inputs_beyond_free(self, value: Value) -> Iterable[Value]:
+        for operand in value.inputs:
+            operand = root(operand)
+            if operand in self.free:
+                yield from self._inputs_beyond_free(operand)
+            else:
+                yield operand
+
+    def _try_merge(self, group: set[Value], value: Value) -> None:
+        mine = self.group[value]
+        if group is mine:
+            return
+        union = group | mine
+        if self._has_cycle(union):
+            return
+        try:
+            nest = self._analyse(union)
+        except NotFusible as error:
+            self.reasons[value] = str(error)
+            return
+        if self.options.get("fusion") == "rows" and nest.has_total and len(nest.outer) > 0 and not nest.chunked:
+            return
+        for member in union:
+            self.group[member] = union
+        self.nests[id(union)] = nest
+
+    def _has_cycle(self, union: set[Value]) -> bool:
+        """True where a path leaves the union and comes back."""
+        stack = [u for v in union for u in self._real_users(v) if u not in union]
+        seen: set[Value] = set()
+        while stack:
+            value = stack.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for user in self._real_users(value):
+                if user in union:
+                    return True
+                stack.append(user)
+        return False
+
+    def _steps(self) -> list[Step]:
+        steps, seen = [], set()
+        for group in self.group.values():
+            if id(group) in seen:
+                continue
+            seen.add(id(group))
+            values = sorted(group, key=self.order.__getitem__)
+            if values[0].is_fusible:
+                steps.append(Step("nest", values, self._outputs(group), self.nests[id(group)]))
+            else:
+                steps.append(Step(values[0].op, values, values))
+        return steps
+
+    def _ordered(self, steps: list[Step]) -> list[Step]:
+        """Steps in an order in which everything is computed before it is read."""
+        made = {v: step for step in steps for v in step.values}
+        done: list[Step] = []
+        state: dict[Step, int] = {}
+
+        def place(step: Step) -> None:
+            if state.get(step):
+                return
+            state[step] = 1
+            for value in sorted(self._needs(step), key=self.order.__getitem__):
+                if value in made and made[value] is not step:
+                    place(made[value])
+            done.append(step)
+
+        for step in sorted(steps, key=lambda s: self.order[s.values[0]]):
+            place(step)
+        return done
+
+    def _needs(self, step: Step) -> set[Value]:
+        needed: set[Value] = set()
+        for value in step.values:
+            needed |= set(self._inputs_beyond_free(value))
+        return needed
+
+
+def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
+    """Let nests write over fresh library results that nobody else reads."""
+    readers: dict[Value, int] = {}
+    for step in steps:
+        for value in step.reads:
+            readers[value] = readers.get(value, 0) + 1
+    fresh = {v for s in steps if s.kind in ("matmul", "conv") for v in s.outputs}
+    for step in steps:
+        if step.nest is None:
+            continue
+        last = max((e.stage for e in step.nest.order), default=0)
+        for value, expr, position in step.nest.stores:
+            for source in step.nest.loads():
+                spots = {e.position for e in step.nest.order if e.kind == "load" and e.value is source}
+                gathers = any(e.kind == "gather" and e.value.args[0] is source for e in step.nest.order)
+                mine = source in fresh and readers.get(source) == 1 and not results(source) and not gathers
+                free = source not in step.alias.values() and value not in step.alias
+                if mine and free and spots == {position} and expr.stage == last and source.dtype == value.dtype:
+                    step.alias[value] = source

@@ -1,0 +1,355 @@
+"""Configuration: one frozen :class:`Settings` object, built once and passed on.
+
+Precedence, highest first: a flag of the command line (``--set NAME=VALUE`` included), a ``KERNELWRIGHT_NAME``
+variable, the TOML file (``--config FILE``, else ``kernelwright.toml`` in the working directory), the default. This is
+the only module that reads the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from kernelwright.errors import UsageError
+from kernelwright.records import Backend
+
+__all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "debug_enabled", "keys_present", "parse_bytes"]
+
+CONFIG_FILE_NAME = "kernelwright.toml"
+ENV_PREFIX = "KERNELWRIGHT_"
+API_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
+_PATH_FIELDS = frozenset({"store", "cache_dir"})
+_PATH_TUPLES = frozenset({"suite_dirs"})
+
+SandboxName = Literal["bwrap", "docker", "process", "none"]
+
+
+class SettingValue(NamedTuple):
+    """One value as JSON can hold it, and where it came from (``flag``, ``env ...``, ``file ...``, ``default``)."""
+
+    value: Any
+    origin: str
+
+
+def parse_bytes(text: str | int) -> int:
+    """A size in bytes: an integer, or text such as ``4GiB``, ``4G`` (both 2**30) or ``4GB`` (10**9).
+
+    Raises:
+        ValueError: the text is no size.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None or (match["binary"] and not match["unit"]):
+        raise ValueError(f"{text!r} is no size; write a number of bytes, or 512MiB, 4GiB, 4GB")
+    decimal = bool(match["byte"]) and not match["binary"]
+    power = " kmgt".index(match["unit"].lower() or " ")
+    return int(float(match["number"]) * (1000 if decimal else 1024) ** power)
+
+
+def keys_present(env: Mapping[str, str] | None = None) -> dict[str, bool]:
+    """Which API keys the environment holds. Never their values."""
+    found = os.environ if env is None else env
+    return {name: bool(found.get(name)) for name in API_KEYS}
+
+
+def debug_enabled(env: Mapping[str, str] | None = None) -> bool:
+    """True where ``KERNELWRIGHT_DEBUG`` asks for tracebacks."""
+    found = os.environ if env is None else env
+    return found.get(f"{ENV_PREFIX}DEBUG", "").lower() not in {"", "0", "false", "no"}
+
+
+def _split(value: Any) -> Any:
+    """Text from a flag or variable becomes a tuple at its commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted here, not true or false")
+    return value
+
+
+def _optional(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in {"", "none"} else _number(value)
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("a path is wanted here, not an empty text")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+FilePath = Annotated[Path, BeforeValidator(_named)]
+Word = Annotated[str, Field(min_length=1)]
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOME") or os.path.expanduser("~"))
+
+
+def _xdg(env: Mapping[str, str], name: str, fallback: str) -> Path:
+    """An XDG base folder; its specification says that a relative one is to be ignored."""
+    given = env.get(name, "")
+    return Path(given) if os.path.isabs(given) else _home(env) / fallback
+
+
+def _default_store(env: Mapping[str, str]) -> Path:
+    return _xdg(env, "XDG_DATA_HOME", ".local/share") / "kernelwright" / "store.db"
+
+
+def _default_cache_dir(env: Mapping[str, str]) -> Path:
+    return _xdg(env, "XDG_CACHE_HOME", ".cache") / "kernelwright"
+
+
+class Settings(BaseModel):
+    """Every setting, validated. Build it with :meth:`load`; ``Settings()`` gives the defaults of this user."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    store: FilePath = Field(default_factory=lambda: _default_store(os.environ), description="the SQLite database")
+    cache_dir: FilePath = Field(
+        default_factory=lambda: _default_cache_dir(os.environ), description="build cache folder"
+    )
+    sandbox: SandboxName = Field("bwrap", description="what confines candidates")
+    backend: Backend = Field("cpp", description="language of new kernels")
+    threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
+    baselines: Names = Field(("eager", "compile"), description="what candidates are timed against")
+    rounds: Count = Field(6, description="propose-judge rounds for each problem")
+    max_minutes: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+        None, description="wall-clock budget of a run in minutes; none for no limit"
+    )
+    coder: Word = Field("offline", description="who writes kernels")
+    judge: Word = Field("offline", description="who gives advice")
+    recipe: Word = Field("default", description="search recipe")
+    suite_dirs: Annotated[tuple[Path, ...], BeforeValidator(_split)] = Field((), description="folders of more suites")
+    memory_bytes: Bytes = Field(4 * 2**30, description="memory limit of one worker")
+    call_timeout_s: Positive = Field(20.0, description="limit for one call of a candidate in seconds")
+    build_timeout_s: Positive = Field(60.0, description="limit for building one candidate in seconds")
+    capture_timeout_s: Positive = Field(120.0, description="limit for capturing a reference in seconds")
+    looks: Annotated[tuple[Count, ...], BeforeValidator(_split)] = Field(
+        (12, 24, 48, 96), description="numbers of window pairs after which the search interval is read"
+    )
+    target_half_width: Ratio = Field(0.02, description="half-width of an interval that ends timing, as a log-ratio")
+    noise_bound: Ratio = Field(0.014, description="what a lower bound must clear to be called faster, ratio minus one")
+    window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
+    pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
+    confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=2)] = Field(
+        5, description="process pairs of a confirmation"
+    )
+    confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=2)] = Field(
+        20, description="most process pairs of a confirmation"
+    )
+    check_trials: Count = Field(6, description="fresh-data trials of a correctness check")
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("baselines")
+    @classmethod
+    def _baselines_are_named_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or len(set(value)) != len(value):
+            raise ValueError("name at least one baseline, each once")
+        return value
+
+    @field_validator("looks")
+    @classmethod
+    def _looks_increase(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or any(later <= earlier for earlier, later in itertools.pairwise(value)):
+            raise ValueError("the numbers must increase, for example 12,24,48,96")
+        return value
+
+    @field_validator("confirm_max_pairs")
+    @classmethod
+    def _bounds_in_order(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("confirm_pairs", 2)
+        if value < least:
+            raise ValueError(f"must be at least confirm_pairs, which is {least}")
+        return value
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, Any] | None = None,
+        config_file: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Settings:
+        """Merge all sources.
+
+        Args:
+            flags: values of the command line by setting name; None and empty tuples mean "not given".
+            config_file: an explicit TOML file, which must exist; without it ``cwd/kernelwright.toml`` if there is one.
+            env: the environment (default: this process's).
+            cwd: base of relative paths in flags and variables; those in a file are relative to the file.
+            overrides: ``NAME=VALUE`` texts of ``--set``; the last one of a name wins, also over the name's flag.
+
+        Raises:
+            UsageError: an unknown name or a bad value; says where it stood, and names near it.
+        """
+        env = os.environ if env is None else env
+        cwd = Path.cwd() if cwd is None else cwd.absolute()
+        merged: dict[str, _Given] = {
+            "store": _Given(_default_store(env), "default", cwd),
+            "cache_dir": _Given(_default_cache_dir(env), "default", cwd),
+        }
+        for given in (
+            _from_file(config_file, cwd),
+            _from_env(env, cwd),
+            _from_flags(flags or {}, cwd),
+            _from_overrides(overrides, cwd),
+        ):
+            merged.update(given)
+        return _build(merged, _home(env))
+
+    def with_values(self, origin: str = "flag", **changes: Any) -> Settings:
+        """A copy with some values changed and validated again; raises UsageError like :meth:`load`."""
+        _refuse_unknown(changes, origin)
+        given = {name: _Given(getattr(self, name), self.origin(name), Path.cwd()) for name in type(self).model_fields}
+        given |= {name: _Given(value, origin, Path.cwd()) for name, value in changes.items()}
+        return _build(given, _home(os.environ))
+
+    def origin(self, name: str) -> str:
+        """Where the value of ``name`` came from."""
+        return self._origins.get(name, "flag" if name in self.model_fields_set else "default")
+
+    def describe(self) -> dict[str, SettingValue]:
+        """Every setting by name, in declaration order: its value as JSON can hold it, and its origin."""
+        values = self.model_dump(mode="json")
+        return {name: SettingValue(values[name], self.origin(name)) for name in type(self).model_fields}
+
+
+class _Given(NamedTuple):
+    value: Any
+    origin: str
+    base: Path  # what relative paths are relative to
+
+
+def _from_file(config_file: Path | None, cwd: Path) -> dict[str, _Given]:
+    path = cwd / (CONFIG_FILE_NAME if config_file is None else config_file)
+    if config_file is None and not path.exists():
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the configuration file {path}: {error.strerror}",
+            hint="give --config the path of a readable TOML file",
+            file=str(path),
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no valid TOML: {error}", hint="mend the file", file=str(path)) from error
+    _refuse_unknown(table, f"file {path}")
+    return {name: _Given(value, f"file {path}", path.parent) for name, value in table.items()}
+
+
+def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
+    found: dict[str, _Given] = {}
+    for name in Settings.model_fields:
+        variable = ENV_PREFIX + name.upper()
+        if env.get(variable):
+            found[name] = _Given(env[variable], f"env {variable}", cwd)
+    return found
+
+
+def _from_flags(flags: Mapping[str, Any], cwd: Path) -> dict[str, _Given]:
+    _refuse_unknown(flags, "flag")
+    return {
+        name: _Given(value, "flag", cwd) for name, value in flags.items() if value is not None and value not in ((), [])
+    }
+
+
+def _from_overrides(overrides: Sequence[str], cwd: Path) -> dict[str, _Given]:
+    found: dict[str, _Given] = {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise UsageError(f"--set wants NAME=VALUE, not {text!r}", hint="for example --set threads=2")
+        _refuse_unknown([name], "flag --set")
+        found[name] = _Given(value.strip(), "flag --set", cwd)
+    return found
+
+
+def _refuse_unknown(names: Iterable[str], origin: str) -> None:
+    for name in names:
+        if name not in Settings.model_fields:
+            near = difflib.get_close_matches(name, Settings.model_fields, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "'kernelwright config show' lists the settings"
+            raise UsageError(f"unknown setting {name!r} in {origin}", hint=hint, key=name, origin=origin, near=near)
+
+
+def _build(given: Mapping[str, _Given], home: Path) -> Settings:
+    values = {name: _with_base(name, item, home) for name, item in given.items()}
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise _usage_error(error, given) from error
+    settings._origins.update(
+        {name: given[name].origin if name in given else "default" for name in Settings.model_fields}
+    )
+    return settings
+
+
+def _with_base(name: str, given: _Given, home: Path) -> Any:
+    """Make the paths among the settings absolute; whatever is no path is left to validation."""
+    if name in _PATH_FIELDS and isinstance(given.value, str | Path) and str(given.value):
+        return _absolute(given.value, given.base, home)
+    if name in _PATH_TUPLES:
+        parts = _split(given.value)
+        if isinstance(parts, list | tuple) and all(isinstance(part, str | Path) for part in parts):
+            return tuple(_absolute(part, given.base, home) for part in parts)
+    return given.value
+
+
+def _absolute(path: str | Path, base: Path, home: Path) -> Path:
+    text = str(path)
+    if text == "~" or text.startswith("~/"):
+        return home / text[2:]
+    return base / text
+
+
+def _usage_error(error: ValidationError, given: Mapping[str, _Given]) -> UsageError:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else "settings"
+    item = given.get(name)
+    origin = item.origin if item else "default"
+    message = first["msg"].removeprefix("Value error, ")
+    value = first["input"]
+    near: list[str] = []
+    choices = [str(choice) for choice in get_args(Settings.model_fields[name].annotation)] if item else []
+    if first["type"] == "literal_error":
+        near = difflib.get_close_matches(str(value), choices, n=1)
+    return UsageError(
+        f"bad value {value!r} for setting {name!r} in {origin}: {message}",
+        hint=f"did you mean {near[0]}?" if near else f"change {name} there",
+        key=name,
+        origin=origin,
+        near=near,
+    )

@@ -1,0 +1,46 @@
+"""Problems: the contract of a problem file, its lint, the built-in suites, and the capture of any ``nn.Module``.
+
+The trusted process only reads problem files (``ast``); what runs them is behind ``kernelwright.datasets._runtime``,
+which sandboxed workers import. Names load on first use, so that a worker does not pay for the trusted side.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelwright.datasets._capture import capture_module, problem_from_module
+    from kernelwright.datasets._contract import parse_problem
+    from kernelwright.datasets._lint import LINT_ENTRY, LintFinding, lint, lint_findings, lint_payload, lint_static
+    from kernelwright.datasets._suites import DEMO_PROBLEMS, find_problem, load_suite, suites
+
+__all__ = [
+    "DEMO_PROBLEMS",
+    "LINT_ENTRY",
+    "LintFinding",
+    "capture_module",
+    "find_problem",
+    "lint",
+    "lint_findings",
+    "lint_payload",
+    "lint_static",
+    "load_suite",
+    "parse_problem",
+    "problem_from_module",
+    "suites",
+]
+
+_HOMES = {
+    "_capture": ("capture_module", "problem_from_module"),
+    "_contract": ("parse_problem",),
+    "_lint": ("LINT_ENTRY", "LintFinding", "lint", "lint_findings", "lint_payload", "lint_static"),
+    "_suites": ("DEMO_PROBLEMS", "find_problem", "load_suite", "suites"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

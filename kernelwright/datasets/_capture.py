@@ -1,0 +1,126 @@
+"""Capture, the user's side: any ``nn.Module`` becomes a problem file.
+
+The user's module is the user's own code, on the user's own path: it runs in a plain child process (or, for a live
+module, in the process that already holds it), never in the referee and never in the sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.datasets._contract import parse_problem
+from kernelwright.errors import MachineError, UsageError
+from kernelwright.records import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_CHILD = """
+import sys
+result, workdir, package_root = sys.argv[1:]
+sys.path.insert(0, workdir)
+sys.path.append(package_root)
+from kernelwright.datasets._capture_worker import main
+main(result)
+"""
+
+
+def problem_from_module(
+    model: torch.nn.Module, example_inputs: Sequence[Any] | torch.Tensor, name: str
+) -> tuple[str, dict[str, str]]:
+    """Write a problem file for a live module, in this process. Imports torch.
+
+    Args:
+        model: any module that ``torch.export`` accepts, in the mode (train or eval) that is wanted.
+        example_inputs: positional arguments of its ``forward``: tensors, or containers of tensors.
+        name: the problem's title.
+
+    Returns:
+        The source of the file, and a map from each state-dict name of its ``Model`` to the module's.
+
+    Raises:
+        UsageError: the module fails on these inputs, cannot be exported (control flow on data), or holds more exact
+            data than can be embedded.
+    """
+    from kernelwright.datasets._capture_worker import problem_from_module as capture
+
+    return capture(model, example_inputs, name)
+
+
+def capture_module(
+    target: str,
+    inputs: str | None,
+    out: Path,
+    *,
+    name: str | None = None,
+    workdir: Path | None = None,
+    timeout_s: float = 600.0,
+) -> Problem:
+    """Write a problem file for what a factory returns, and return the problem.
+
+    Args:
+        target: ``package.module:factory`` or ``path/file.py:factory``. The factory takes no arguments and returns
+            ``(module, example inputs)``, or the module alone where ``inputs`` is given.
+        inputs: shapes and inclusive ranges, for example ``float32[8,64],int64[8]:0..100``; None: the factory's own.
+        out: the file to write; replaced in one step.
+        name: the problem's title; default: the file's stem.
+        workdir: the folder that modules are imported from; default: the current one.
+        timeout_s: limit for importing, exporting and proving, in seconds.
+
+    Raises:
+        UsageError: the target cannot be imported or captured; ``data["traceback"]`` has the child's traceback.
+        MachineError: the child process died or ran past its limit.
+    """
+    out = Path(out)
+    if not out.parent.is_dir():
+        raise UsageError(f"no such folder: {out.parent}", hint="create it, or write to another place")
+    folder = Path(workdir or Path.cwd()).resolve()
+    payload = {"target": target, "inputs": inputs, "name": name or out.stem}
+    reply = _run_child(payload, folder, timeout_s)
+    if "error" in reply:
+        raise UsageError(reply["error"], hint=reply["hint"], target=target, traceback=reply["traceback"])
+    problem = parse_problem(
+        reply["source"], id=f"file/{out.stem}", suite="file", level=0, name=out.stem, path=str(out.resolve())
+    )
+    _write_atomically(out, problem.source)
+    return problem
+
+
+def _run_child(payload: dict[str, Any], workdir: Path, timeout_s: float) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="kernelwright-capture-") as scratch:
+        result = Path(scratch) / "reply.json"
+        command = [sys.executable, "-c", _CHILD, str(result), str(workdir), str(_PACKAGE_ROOT)]
+        try:
+            child = subprocess.run(
+                command, input=json.dumps(payload), text=True, capture_output=True, cwd=workdir, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            hint = "give smaller example inputs, or a longer limit"
+            raise MachineError(f"capturing {payload['target']} took more than {timeout_s:g} s", hint=hint) from None
+        if not result.exists():
+            tail = child.stderr.strip().splitlines()[-1:] or [""]
+            raise MachineError(
+                f"capturing {payload['target']} ended without a result (exit code {child.returncode}): {tail[0][:300]}",
+                hint="import the module by itself in this environment to see why",
+                stderr=child.stderr[-4000:],
+            )
+        reply: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return reply
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose a writable place") from None

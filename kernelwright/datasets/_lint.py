@@ -1,0 +1,169 @@
+"""Lint of a problem, trusted side: rules on the syntax tree, and the reading of what the sandboxed run reported."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from kernelwright.datasets._contract import find_forward, module_constants, own_nodes
+from kernelwright.errors import MachineError
+from kernelwright.records import DeviceClass, KnobValue, Problem, Record
+
+LINT_ENTRY = "kernelwright.datasets._runtime:lint_dynamic"
+
+_RANDOM = re.compile(
+    r"(rand|randn|randint)(_like)?|randperm|normal_?|uniform_|bernoulli_?|multinomial|(alpha_|feature_alpha_)?dropout[123d]*"
+)
+_MAX_FINDINGS = 64
+
+
+class LintFinding(Record):
+    """One weakness of a problem.
+
+    ``error``: the problem cannot be used, or an answer that computes nothing could pass. ``warning``: its results say
+    less than they seem to. ``info``: worth knowing.
+    """
+
+    rule: str
+    severity: Literal["error", "warning", "info"]
+    message: str
+    line: int | None = None
+
+
+def lint_static(problem: Problem) -> tuple[LintFinding, ...]:
+    """Weaknesses that the text shows; nothing is executed. Sorted by line."""
+    tree = ast.parse(problem.source)
+    found = [finding for rule in _STATIC_RULES for finding in rule(problem, tree)]
+    return tuple(sorted(found, key=lambda finding: (finding.line or 0, finding.rule)))
+
+
+def lint_payload(problem: Problem, device_class: DeviceClass = "cpu") -> dict[str, Any]:
+    """What :data:`LINT_ENTRY` is called with, in a sandbox, to run the timed variant of ``problem``."""
+    variant: Mapping[str, KnobValue] = problem.meta.variants_for(device_class)[0]
+    return {"source": problem.source, "variant": dict(variant), "mode": problem.meta.mode}
+
+
+def lint_findings(reply: Mapping[str, Any]) -> tuple[LintFinding, ...]:
+    """The findings in a reply of :data:`LINT_ENTRY`. The reply is a claim of untrusted code: cut and validated.
+
+    Raises:
+        MachineError: the reply is malformed.
+    """
+    claimed = reply.get("findings")
+    if not isinstance(claimed, list):
+        raise MachineError("the lint worker's reply has no findings", hint="run the lint again")
+    try:
+        findings = [LintFinding.model_validate(item) for item in claimed[:_MAX_FINDINGS]]
+    except ValidationError as error:
+        raise MachineError(f"the lint worker's reply is malformed: {error.errors()[0]['msg']}") from None
+    return tuple(
+        finding.model_copy(update={"rule": finding.rule[:60], "message": finding.message[:500]}) for finding in findings
+    )
+
+
+def lint(
+    problem: Problem, call: Callable[[str, dict[str, Any]], Mapping[str, Any]], device_class: DeviceClass = "cpu"
+) -> tuple[LintFinding, ...]:
+    """All findings, errors first: :func:`lint_static`, then those of a run through ``call`` (``Sandbox.call``)."""
+    found = (*lint_static(problem), *lint_findings(call(LINT_ENTRY, lint_payload(problem, device_class))))
+    return tuple(sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity)))
+
+
+# --------------------------------------------------------------------------------------------------- static rules
+
+
+def _metadata(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    meta = problem.meta
+    if "PROBLEM" not in module_constants(tree):
+        message = "no PROBLEM metadata: only get_inputs makes its data, in one shape"
+        yield LintFinding(rule="no-metadata", severity="info", message=message)
+        return
+    line = module_constants(tree)["PROBLEM"].lineno
+    forward = find_forward(tree)
+    if forward is not None and forward.args.vararg is None:
+        for argument in (*forward.args.posonlyargs, *forward.args.args)[1:]:
+            if argument.arg not in meta.inputs:
+                message = f"input {argument.arg} has no declared domain: only get_inputs makes its data"
+                yield LintFinding(rule="undeclared-input", severity="warning", message=message, line=argument.lineno)
+    for device_class, variants in meta.variants.items():
+        if len(variants) == 1:
+            message = f"only one {device_class} variant: a kernel may be right for that shape alone"
+            yield LintFinding(rule="single-variant", severity="info", message=message, line=line)
+        if any(variant == earlier for i, variant in enumerate(variants) for earlier in variants[:i]):
+            message = f"two {device_class} variants are the same"
+            yield LintFinding(rule="repeated-variant", severity="warning", message=message, line=line)
+
+
+def _frozen_constants(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    """A constant computed from a variant's constant at import keeps its old value when the variant is set."""
+    varied = {name for variants in problem.meta.variants.values() for variant in variants for name in variant}
+    for name, value in module_constants(tree).items():
+        for used in sorted(_names(value) & varied):
+            message = f"{name} is computed from {used} at import, so variants that set {used} do not change it"
+            yield LintFinding(rule="frozen-constant", severity="error", message=message, line=value.lineno)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            for default in (*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)):
+                for used in sorted(_names(default) & varied):
+                    message = f"a default argument takes {used} at import, so variants do not change it"
+                    yield LintFinding(rule="frozen-constant", severity="error", message=message, line=default.lineno)
+
+
+def _unused_variants(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    for name in sorted({name for vs in problem.meta.variants.values() for v in vs for name in v} - used):
+        line = module_constants(tree)[name].lineno
+        message = f"variants set {name}, but nothing reads it"
+        yield LintFinding(rule="unused-constant", severity="warning", message=message, line=line)
+
+
+def _unused_inputs(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    forward = find_forward(tree)
+    if forward is None:
+        return
+    read = {n.id for n in ast.walk(forward) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    for argument in (*forward.args.posonlyargs, *forward.args.args)[1:]:
+        if argument.arg not in read:
+            message = f"forward never reads its input {argument.arg}"
+            yield LintFinding(rule="unused-input", severity="error", message=message, line=argument.lineno)
+
+
+def _random_forward(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    forward = find_forward(tree)
+    if forward is None:
+        return
+    for node in own_nodes(forward):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if _RANDOM.fullmatch(name):
+                message = f"forward calls {name}: a random result cannot be compared"
+                yield LintFinding(rule="calls-random", severity="warning", message=message, line=node.lineno)
+
+
+def _heavy_ops(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    for name in problem.meta.heavy_ops:
+        if not name.startswith("aten."):
+            message = f"heavy_ops names {name!r}; operators are named like aten.mm"
+            yield LintFinding(rule="heavy-op-name", severity="warning", message=message)
+
+
+def _names(node: ast.expr | ast.comprehension) -> set[str]:
+    """Names that evaluating an expression reads (what a lambda in it reads, is read later)."""
+    if isinstance(node, ast.Lambda):
+        return set()
+    inner = [_names(child) for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.comprehension))]
+    return set().union(*inner, {node.id} if isinstance(node, ast.Name) else set())
+
+
+_STATIC_RULES: tuple[Callable[[Problem, ast.Module], Iterator[LintFinding]], ...] = (
+    _frozen_constants,
+    _heavy_ops,
+    _metadata,
+    _random_forward,
+    _unused_inputs,
+    _unused_variants,
+)

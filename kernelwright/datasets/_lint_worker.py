@@ -1,0 +1,193 @@
+"""Lint of a problem, worker side: runs it a dozen times and reports weaknesses that would let a bad kernel pass.
+
+Runs in a sandbox only. JSON in, JSON out; no pydantic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from kernelwright.datasets._runtime import (
+    ReferenceFault,
+    load_reference,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    randomise_parameters,
+    run_forward,
+)
+
+SEED = 20_241
+MIN_CALL_US = 5.0
+MIN_RELATIVE_RANGE = 1e-3
+MIN_MAGNITUDE = 1e-4  # the absolute tolerance of KernelBench: below it, zeros would be "close"
+TIMED_CALLS = 20
+
+Tensors = tuple[torch.Tensor, ...]
+Finding = dict[str, Any]
+
+
+def lint(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run a problem and report its weaknesses.
+
+    Args:
+        payload: ``source`` (the file's text), ``variant`` (constants to set), ``mode`` (``eval`` or ``train``).
+
+    Returns:
+        ``findings``: dicts of rule, severity, message, line. ``fault``: None, or the stage, line and message that
+        make the reference unusable. ``facts``: call time in us, sizes in bytes, output shapes.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            return _Run(payload).report()
+    except ReferenceFault as fault:
+        finding = _finding("invalid-reference", "error", f"{fault.stage}: {fault.message}", fault.line)
+        return {"findings": [finding], "fault": fault.to_json(), "facts": {}}
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Run:
+    def __init__(self, payload: dict[str, Any]) -> None:
+        mode = str(payload.get("mode", "eval"))
+        self.module = load_reference(payload["source"], payload.get("variant", {}))
+        self.model = make_model(self.module, make_init_inputs(self.module, SEED), mode=mode, seed=SEED)
+        randomise_parameters(self.model, SEED)
+        self.state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.inputs = make_inputs(self.module, SEED + 1)
+        redrawn = make_inputs(self.module, SEED + 2)
+        self.redrawn = redrawn if len(redrawn) == len(self.inputs) else self.inputs
+        code = getattr(type(self.model).forward, "__code__", None)
+        self.names: Sequence[str] = code.co_varnames[1 : code.co_argcount] if code is not None else ()
+        self.line: int | None = code.co_firstlineno if code is not None else None
+
+    def report(self) -> dict[str, Any]:
+        base = self.run(self.inputs)
+        findings = [
+            *self.check_repeatable(base),
+            *self.check_output_values(base),
+            *self.check_dependence(base),
+            *self.check_side_effects(),
+        ]
+        call_us = self.call_us()
+        if call_us < MIN_CALL_US:
+            message = f"one call takes {call_us:.1f} us, less than can be timed well; use larger shapes"
+            findings.append(_finding("too-small", "warning", message))
+        facts = {
+            "call_us": call_us,
+            "input_bytes": sum(t.nbytes for t in self.inputs if isinstance(t, torch.Tensor)),
+            "output_bytes": sum(t.nbytes for t in base),
+            "output_shapes": [list(t.shape) for t in base],
+        }
+        for finding in findings:
+            finding["line"] = finding["line"] or self.line
+        return {"findings": findings, "fault": None, "facts": facts}
+
+    def run(self, inputs: Sequence[Any], seed: int = SEED) -> Tensors:
+        """Outputs (cloned) from the same state and RNG every time, on copies of the inputs."""
+        self.model.load_state_dict(self.state)
+        torch.manual_seed(seed)
+        return tuple(output.clone() for output in run_forward(self.model, _copies(inputs)))
+
+    def check_repeatable(self, base: Tensors) -> Iterator[Finding]:
+        if not _alike(base, self.run(self.inputs)):
+            yield _finding("nondeterministic", "error", "two runs from the same state gave different outputs")
+        elif not _alike(base, self.run(self.inputs, seed=SEED + 99)):
+            yield _finding("random", "error", "the output depends on the random generator: it cannot be compared")
+
+    def check_output_values(self, base: Tensors) -> Iterator[Finding]:
+        for position, output in enumerate(base):
+            which = f"output {position}" if len(base) > 1 else "the output"
+            if output.numel() == 0:
+                yield _finding("empty-output", "error", f"{which} has no elements")
+                continue
+            if not output.is_floating_point():
+                continue
+            if not bool(torch.isfinite(output).all()):
+                yield _finding("non-finite", "warning", f"{which} holds NaN or infinity on ordinary inputs")
+                continue
+            values = output.double()
+            if float(values.abs().max()) < MIN_MAGNITUDE:
+                message = f"every value of {which} is below {MIN_MAGNITUDE:g}: zeros are close to it"
+                yield _finding("tiny-output", "warning", message)
+            rms = float(values.square().mean().sqrt())
+            if values.numel() > 1 and float(values.std(correction=0)) <= MIN_RELATIVE_RANGE * rms:
+                message = f"{which} is nearly constant: its spread is under {MIN_RELATIVE_RANGE:g} of its size"
+                yield _finding("tiny-range", "warning", message)
+
+    def check_dependence(self, base: Tensors) -> Iterator[Finding]:
+        if not self.inputs:
+            return
+        changed = [_perturbed(a, b) for a, b in zip(self.inputs, self.redrawn, strict=True)]
+        if _alike(base, self.run(changed)):
+            yield _finding("constant-output", "error", "the output is the same for different inputs")
+            return
+        for position, value in enumerate(changed):
+            if value is self.inputs[position]:
+                continue
+            others = [*self.inputs[:position], value, *self.inputs[position + 1 :]]
+            if _alike(base, self.run(others)):
+                name = self.names[position] if position < len(self.names) else f"number {position}"
+                yield _finding("input-unused", "error", f"the output does not depend on input {name}")
+
+    def check_side_effects(self) -> Iterator[Finding]:
+        inputs = _copies(self.inputs)
+        outputs = run_forward(self.model, inputs)
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        storages = {value.untyped_storage().data_ptr() for value in tensors if value.numel()}
+        if any(output.untyped_storage().data_ptr() in storages for output in outputs):
+            yield _finding(
+                "output-alias", "warning", "the output shares memory with an input: there is nothing to compute"
+            )
+        before = tuple(value for value in self.inputs if isinstance(value, torch.Tensor))
+        if not _alike(before, tuple(tensors), exact=True):
+            yield _finding("mutates-input", "info", "forward changes its inputs in place")
+
+    def call_us(self) -> float:
+        """Fastest of a few calls, in us on one thread: rough, only to tell a trivial problem."""
+        inputs, fastest = _copies(self.inputs), float("inf")
+        for _ in range(TIMED_CALLS):
+            start = time.perf_counter()
+            run_forward(self.model, inputs)
+            fastest = min(fastest, (time.perf_counter() - start) * 1e6)
+        return fastest
+
+
+def _finding(rule: str, severity: str, message: str, line: int | None = None) -> Finding:
+    return {"rule": rule, "severity": severity, "message": message, "line": line}
+
+
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _perturbed(value: Any, redrawn: Any) -> Any:
+    """Another legal value of one input: the redrawn one; a changed copy where redrawing gave the same; else itself."""
+    if not isinstance(value, torch.Tensor) or not isinstance(redrawn, torch.Tensor):
+        return value
+    if value.shape != redrawn.shape or not _alike((value,), (redrawn,), exact=True):
+        return redrawn
+    if value.dtype == torch.bool:
+        return ~value
+    return value * 1.1 + 0.1 if value.is_floating_point() else value
+
+
+def _alike(first: Tensors, second: Tensors, *, exact: bool = False) -> bool:
+    if len(first) != len(second):
+        return False
+    for a, b in zip(first, second, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if exact or not a.is_floating_point():
+            same = torch.equal(a.nan_to_num(), b.nan_to_num()) if a.is_floating_point() else torch.equal(a, b)
+        else:
+            same = torch.allclose(a, b, rtol=1e-5, atol=0.0, equal_nan=True)
+        if not same:
+            return False
+    return True

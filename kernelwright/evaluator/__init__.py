@@ -1,0 +1,45 @@
+"""The referee: screen, build, check, time, confirm. The one room whose word counts.
+
+The names load on first use: workers import modules of this package and must not pay for the referee's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator._environment import environment
+    from kernelwright.evaluator._metrics import fast_p, geometric_mean, pass_at_k, sol_score
+    from kernelwright.evaluator._referee import BASELINES, EvaluatorPool, Referee
+    from kernelwright.evaluator._session import ProblemSession
+
+__all__ = [
+    "BASELINES",
+    "EvaluatorPool",
+    "ProblemSession",
+    "Referee",
+    "environment",
+    "fast_p",
+    "geometric_mean",
+    "pass_at_k",
+    "sol_score",
+]
+
+_HOMES = {
+    "BASELINES": "_referee",
+    "EvaluatorPool": "_referee",
+    "ProblemSession": "_session",
+    "Referee": "_referee",
+    "environment": "_environment",
+    "fast_p": "_metrics",
+    "geometric_mean": "_metrics",
+    "pass_at_k": "_metrics",
+    "sol_score": "_metrics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,333 @@
+"""The error budget: is a candidate's output as right as honest arithmetic in the problem's dtype can be?
+
+Runs in the referee on numpy arrays only. For one output, ``e = candidate - ref64`` and ``s`` the element-wise error
+scale; the candidate passes when ``||e|| / ||s|| <= T``, the 99th percentile of ``|e| / s`` is at most ``6 T`` and the
+largest at most ``40 T``, with ``T(n) = 4 + sqrt(n) / 16`` for a longest reduction of ``n`` terms, the last two times 4
+and T larger (see :func:`tolerance`) on inputs off the normal distribution. The form and the
+constants were calibrated on eight operators and 43 lower-precision cheats; ``tests/evaluator`` repeats a part of it.
+
+Reasons name ratios to the budget and nothing else: no value, position, threshold or seed may reach a candidate's
+author.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelwright.errors import KernelwrightError
+
+Array = NDArray[Any]
+FloatArray = NDArray[np.float64]
+
+_UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}
+# A quarter of the smallest normal number: with T = 4 a kernel may flush subnormals to zero, as GPUs and -ffast-math do.
+_ABSOLUTE_FLOOR = {"float64": 2.0**-1024, "float32": 2.0**-128, "float16": 2.0**-26, "bfloat16": 2.0**-128}
+_LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
+_KERNELBENCH_TOLERANCE = {"float16": 1e-2, "bfloat16": 1e-2}
+_NUMPY_DTYPES = {
+    "float64": "<f8",
+    "float32": "<f4",
+    "float16": "<f2",
+    "int64": "<i8",
+    "int32": "<i4",
+    "int16": "<i2",
+    "int8": "|i1",
+    "uint8": "|u1",
+    "bool": "|b1",
+}
+_Q99_FACTOR = 6.0
+_MAX_FACTOR = 40.0
+_OFF_NORMAL_FACTOR = 4.0  # tails are heavier where the data is not normal
+
+
+class DecodeError(KernelwrightError):
+    """A buffer cannot hold the tensor that was claimed for it."""
+
+
+class OutputReport(NamedTuple):
+    """The judgement on one output.
+
+    norm_ratio, q99, max: ``||e|| / ||s||``, 99th percentile and largest of ``|e| / s``. budget: what norm_ratio may be.
+    load: the largest of the three as a share of its own limit; at most 1 where the output passed.
+    """
+
+    passed: bool
+    norm_ratio: float
+    q99: float
+    max: float
+    budget: float
+    load: float
+    kernelbench_allclose: bool
+    reason: str
+
+
+class BetaReport(NamedTuple):
+    """The precision probe of one output and one input.
+
+    beta: regression of the candidate's response on the true response; 1 for full precision, 0 where the input was
+    rounded. min_block: the smallest beta of a block that is decided (nan where none is). decided: whether the true
+    response stands out of honest rounding at all; where it does not, the probe passes and proves nothing.
+    """
+
+    beta: float
+    min_block: float
+    passed: bool
+    decided: bool
+    reason: str
+
+
+def unit_roundoff(dtype: str, reduced_precision: Sequence[str] = ()) -> float:
+    """``u`` of a dtype: half the distance from 1 to the next number; the largest one of the precisions allowed inside.
+
+    Raises:
+        DecodeError: for a dtype that has no rounding.
+    """
+    try:
+        return max(_UNIT_ROUNDOFF[name] for name in (dtype, *reduced_precision))
+    except KeyError as error:
+        raise DecodeError(f"{error.args[0]} has no unit roundoff", hint=f"known: {', '.join(_UNIT_ROUNDOFF)}") from None
+
+
+def decode(
+    buffer: bytes | bytearray | memoryview, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None
+) -> Array:
+    """A private contiguous array from raw bytes of a torch tensor. Compare the claimed shape with the expected first.
+
+    Args:
+        dtype: torch's name without its prefix; ``bfloat16`` comes back as float32.
+        strides: in elements as torch has them, from the buffer's first byte; None for a contiguous tensor.
+
+    Raises:
+        DecodeError: unknown dtype, negative sizes, or a shape and strides that reach outside of ``buffer``.
+    """
+    code = "<u2" if dtype == "bfloat16" else _NUMPY_DTYPES.get(dtype)
+    if code is None:
+        raise DecodeError(f"dtype {dtype[:40]!r} is not supported", hint=f"use one of {', '.join(_NUMPY_DTYPES)}")
+    item = np.dtype(code)
+    if len(shape) > 32 or any(size < 0 for size in shape):
+        raise DecodeError("a tensor's shape must have at most 32 dimensions of non-negative sizes")
+    if strides is not None and (len(strides) != len(shape) or any(stride < 0 for stride in strides)):
+        raise DecodeError("strides must be non-negative and as many as dimensions")
+    steps = None if strides is None else tuple(stride * item.itemsize for stride in strides)
+    try:
+        view = np.ndarray(tuple(shape), item, memoryview(buffer).cast("B"), 0, steps)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DecodeError("a tensor's shape and strides do not fit its buffer") from error
+    if dtype == "bfloat16":
+        return (np.ascontiguousarray(view).astype(np.uint32) << 16).view(np.float32).reshape(view.shape)
+    return np.array(view, order="C", copy=True)
+
+
+def tolerance(longest_reduction: int, tolerance_scale: float = 1.0, *, distribution_is_normal: bool = True) -> float:
+    """``T(n)``, times the problem's own factor: ``4 + sqrt(n) / 16`` on normal data, else at least ``4 + n / 64``.
+
+    Off the normal distribution many terms are equal, or all of one sign, and rounding errors add up instead of
+    averaging out: honest eight-lane layer norm of {0, 1} data has ||e|| / ||s|| of 7, 40 and 132 at n = 4,096, 16,384
+    and 65,536. Precision is decided on normal data; the others look for wrong answers.
+    """
+    n = max(longest_reduction, 1)
+    spread = math.sqrt(n) / 16.0
+    return (4.0 + (spread if distribution_is_normal else max(spread, n / 64.0))) * tolerance_scale
+
+
+def scale(mca_rms: Array, low_row_rms: Array, ref64: Array, dtype: str, roundoff: float | None = None) -> FloatArray:
+    """The error scale ``s``: ``s^2 = MCA^2 + rowRMS(ref_low - ref64)^2 + (u rms(ref64) / 16)^2``, of ref64's shape.
+
+    Args:
+        dtype: dtype of the output, for its roundoff and the smallest scale (where even subnormals may be flushed).
+        roundoff: ``u`` where it is not that of ``dtype`` (see :func:`unit_roundoff`).
+    """
+    u = unit_roundoff(dtype) if roundoff is None else roundoff
+    floor = u * _rms(ref64) / 16.0
+    squares = np.square(mca_rms, dtype=np.float64) + np.square(low_row_rms, dtype=np.float64) + floor * floor
+    result: FloatArray = np.sqrt(np.broadcast_to(squares, np.shape(ref64)))
+    return np.maximum(result, _ABSOLUTE_FLOOR.get(dtype, 0.0))
+
+
+def ill_conditioned(s: Array, ref64: Array, dtype: str = "float32") -> bool:
+    """Whether honest rounding alone spoils so much of the answer that precision cannot be judged on this draw.
+
+    In float32 that is ``median(s) > 2^-11 rms(ref64)``; coarser dtypes may lose up to an eighth. Ask it of normal data
+    only: elsewhere, answers that are nothing but rounding (a layer norm of constant rows) are part of the plan.
+    """
+    if np.size(s) == 0:
+        return False
+    limit = min(unit_roundoff(dtype) * 2.0**13, 2.0**-3)
+    return bool(np.median(s) > max(limit * _rms(ref64), 2.0 * _ABSOLUTE_FLOOR[dtype]))
+
+
+def judge_output(
+    candidate: Array,
+    ref64: Array,
+    s: Array,
+    n: int,
+    *,
+    distribution_is_normal: bool,
+    tolerance_scale: float = 1.0,
+    dtype: str = "float32",
+    ref_low: Array | None = None,
+) -> OutputReport:
+    """Judge one float output. All arrays have the same shape (the caller has compared shapes and dtypes).
+
+    Where the reference (``ref_low``, the reference's own output; else ``ref64`` in the range of ``dtype``) is not
+    finite the candidate must not be either, in the same way: nan for nan, the same infinity for an infinity. Where
+    only ``ref_low`` is not finite (an intermediate overflowed) the right finite value is as good. Anywhere else a
+    non-finite value fails.
+    """
+    budget = tolerance(n, tolerance_scale, distribution_is_normal=distribution_is_normal)
+    value = np.asarray(candidate, dtype=np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = np.where(np.abs(ref64) > _LARGEST[dtype], np.copysign(np.inf, ref64), ref64)
+        reference = exact if ref_low is None else np.asarray(ref_low, dtype=np.float64)
+        close = _kernelbench_allclose(value, reference, dtype)
+        same = _same_non_finite(value, reference) | _same_non_finite(value, exact)
+        judged = np.isfinite(exact) & ~same
+        if np.any(~np.isfinite(value) & ~same) or np.any(~np.isfinite(exact) & ~np.isfinite(reference) & ~same):
+            reason = "non-finite values where the reference is finite, or the other way round"
+            return OutputReport(False, math.inf, math.inf, math.inf, budget, math.inf, close, reason)
+        error = np.abs(value[judged] - exact[judged])
+    norm_ratio, q99, largest = _ratios(error, np.asarray(s)[judged])
+    tail = 1.0 if distribution_is_normal else _OFF_NORMAL_FACTOR
+    shares = (norm_ratio, q99 / (_Q99_FACTOR * tail), largest / (_MAX_FACTOR * tail))
+    load = max(shares) / budget
+    reason = "" if load <= 1.0 else _reason(("overall", "on many elements", "on some elements"), shares, load)
+    return OutputReport(load <= 1.0, norm_ratio, q99, largest, budget, load, close, reason)
+
+
+def judge_exact(candidate: Array, reference: Array, slack: Array | None = None) -> OutputReport:
+    """Judge an integer or boolean output: equal, or within ``slack`` where rounding alone can flip the answer.
+
+    ``slack`` is zero almost everywhere; the oracle raises it where its own runs disagree (a comparison at a tie).
+    """
+    difference = np.abs(np.asarray(candidate, dtype=np.float64) - np.asarray(reference, dtype=np.float64))
+    wrong = float(np.mean(difference > (0.0 if slack is None else slack))) if difference.size else 0.0
+    reason = "" if wrong == 0.0 else "integer or boolean output differs from the reference"
+    load = 0.0 if wrong == 0.0 else math.inf
+    return OutputReport(wrong == 0.0, wrong, wrong, wrong, 0.0, load, bool(np.all(difference == 0)), reason)
+
+
+def judge_index(
+    candidate: Array,
+    reference: Array,
+    values: Array,
+    values_scale: Array,
+    n: int,
+    *,
+    dim: int,
+    distinct: bool,
+    tolerance_scale: float = 1.0,
+) -> OutputReport:
+    """Judge indices by what they point at: ``values[index]`` within ``T s`` of the value at the reference's index.
+
+    Args:
+        candidate, reference: integer indices into dimension ``dim`` of ``values`` (that dimension may be missing).
+        values, values_scale: what was searched, in float64, and its error scale.
+        distinct: indices along ``dim`` must differ (sort, topk).
+    """
+    budget = tolerance(n, tolerance_scale)
+    chosen, wanted = (np.asarray(a, dtype=np.int64) for a in (candidate, reference))
+    if chosen.ndim < values.ndim:
+        chosen, wanted = np.expand_dims(chosen, dim), np.expand_dims(wanted, dim)
+    identical = bool(np.array_equal(chosen, wanted))
+    if np.any((chosen < 0) | (chosen >= values.shape[dim])):
+        return OutputReport(
+            False, math.inf, math.inf, math.inf, budget, math.inf, identical, "an index is out of range"
+        )
+    if distinct and np.any(np.diff(np.sort(chosen, axis=dim), axis=dim) == 0):
+        return OutputReport(False, math.inf, math.inf, math.inf, budget, math.inf, identical, "indices repeat")
+    gap = np.abs(np.take_along_axis(values, chosen, dim) - np.take_along_axis(values, wanted, dim))
+    near = np.maximum(np.take_along_axis(values_scale, chosen, dim), np.take_along_axis(values_scale, wanted, dim))
+    ratio = np.where(chosen == wanted, 0.0, gap / np.maximum(near, np.finfo(np.float64).tiny))
+    largest = float(ratio.max()) if ratio.size else 0.0
+    load = largest / budget
+    reason = "" if load <= 1.0 else "an index points at a value that is not the one asked for"
+    return OutputReport(load <= 1.0, largest, largest, largest, budget, load, identical, reason)
+
+
+def probe_beta(
+    delta_candidate: Array, delta_ref64: Array, s: Array, *, blocks: int = 8, budget: float = 4.0
+) -> BetaReport:
+    """The precision probe: does the output answer a change of one input below the precision of TF32, fp16 and bf16?
+
+    ``beta = <delta candidate, delta ref64> / ||delta ref64||^2``, both divided by ``s``; it must be at least 0.9, and
+    at least 0.8 in every block of the flattened output. A beta counts only where honest rounding (half of ``budget``
+    in each of the two runs, in units of ``s``) would blur it by a standard error of at most 0.025, 0.05 for a block.
+
+    Args:
+        delta_candidate, delta_ref64: output for x minus output for x', of :func:`probe_pair`. s: the error scale.
+        budget: ``T`` of this output, see :func:`tolerance`.
+    """
+    moved = np.isfinite(delta_ref64) & np.isfinite(s)
+    weight = np.where(moved, 1.0 / np.where(moved, s, 1.0), 0.0).ravel()
+    want = np.where(moved, delta_ref64, 0.0).ravel() * weight
+    with np.errstate(invalid="ignore"):
+        got = np.where(np.isfinite(delta_candidate), delta_candidate, 0.0).ravel() * weight
+    noise = math.sqrt(2.0) * budget / 2.0
+    beta, error = _regression(got, want, noise)
+    parts = [_regression(g, w, noise) for g, w in zip(_chunks(got, blocks), _chunks(want, blocks), strict=True)]
+    decided_parts = [b for b, standard_error in parts if standard_error <= 0.05]
+    min_block = min(decided_parts, default=math.nan)
+    overall_passed = error > 0.025 or beta >= 0.9
+    passed = overall_passed and not min_block < 0.8
+    reason = "" if passed else "an input is used at lower precision than its dtype"
+    return BetaReport(beta, min_block, passed, error <= 0.025 or bool(decided_parts), reason)
+
+
+def _regression(got: FloatArray, want: FloatArray, noise: float) -> tuple[float, float]:
+    """Slope of ``got`` on ``want`` through the origin, and its standard error for noise of that size an element."""
+    power = float(np.dot(want, want))
+    if power == 0.0:
+        return 1.0, math.inf
+    return float(np.dot(got, want)) / power, noise / math.sqrt(power)
+
+
+def _chunks(flat: FloatArray, blocks: int) -> list[FloatArray]:
+    return list(np.array_split(flat, max(1, min(blocks, flat.size))))
+
+
+def _ratios(error: FloatArray, s: Array) -> tuple[float, float, float]:
+    """``||e|| / ||s||``, and the 99th percentile and largest of ``|e| / s``."""
+    if error.size == 0:
+        return 0.0, 0.0, 0.0
+    ratio = error / s
+    at = int(0.99 * (ratio.size - 1))
+    q99 = float(np.partition(ratio, at)[at])
+    # scaled by the largest s, so that squares of tiny numbers do not underflow
+    unit = float(np.max(s))
+    norm = math.sqrt(float(np.sum(np.square(error / unit))) / float(np.sum(np.square(s / unit))))
+    return norm, q99, float(ratio.max())
+
+
+def _reason(places: tuple[str, str, str], shares: tuple[float, float, float], load: float) -> str:
+    place = places[shares.index(max(shares))]
+    times = f"{load:.1f}" if load < 100 else f"about 1e{math.floor(math.log10(load)):d}" if load < 1e12 else "over 1e12"
+    return f"wrong {place}: {times} times the error budget"
+
+
+def _same_non_finite(a: Array, b: Array) -> NDArray[np.bool_]:
+    """Where both are nan, or both the same infinity."""
+    return np.asarray((np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == b)))
+
+
+def _kernelbench_allclose(value: Array, reference: Array, dtype: str) -> bool:
+    """KernelBench's own criterion, ``torch.allclose`` with atol = rtol = 1e-4 (1e-2 in half precision)."""
+    bound = _KERNELBENCH_TOLERANCE.get(dtype, 1e-4)
+    return bool(np.allclose(value, reference, rtol=bound, atol=bound))
+
+
+def _rms(values: Array) -> float:
+    """Root mean square of the finite elements, 0 where there are none."""
+    finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
+    largest = float(np.max(np.abs(finite))) if finite.size else 0.0
+    return largest * math.sqrt(float(np.mean(np.square(finite / largest)))) if largest > 0.0 else 0.0

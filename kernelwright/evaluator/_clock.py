@@ -1,0 +1,211 @@
+"""The outside clock: the referee reveals one call at a time to a worker and times its acknowledgement.
+
+See ``_door.c`` for the protocol. A window is a sequence of calls of one worker; all others are frozen meanwhile.
+Outputs are read by the referee itself at secret calls, with the clock stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelwright.errors import MachineError, MissingToolError
+from kernelwright.evaluator import _wire as wire
+from kernelwright.evaluator._client import Client, Failure, WorkerFailed
+from kernelwright.records import sha256_text
+from kernelwright.sandbox import SharedMemory, product_memfd
+
+_DONE, _PENDING, _READ_FAILED, _BAD_CLAIM = range(4)
+_FIRST_PATIENCE_NS = 2_000_000
+_PATIENCE_NS = 20_000_000
+
+
+class _Progress(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("next", "revealed", "start_ns", "reads")]
+
+
+class OutputClaim(NamedTuple):
+    """One output as the worker described it, with the bytes that the referee read at the claimed address."""
+
+    dtype: str | None  # None: a dtype that is not supported
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    data: np.ndarray  # uint8
+
+
+class Window(NamedTuple):
+    """What one window yielded: nanoseconds of each call, and the outputs of the calls that were read."""
+
+    durations_ns: np.ndarray
+    outputs: dict[int, tuple[OutputClaim, ...]]
+
+    @property
+    def mean_ms(self) -> float:
+        """Mean latency of a call: the sum over all calls of the window, the first one included, by their number."""
+        return float(self.durations_ns.sum()) / len(self.durations_ns) / 1e6
+
+
+class DoorLibrary:
+    """The compiled ``_door.c``: for the referee by ctypes, for workers as a sealed memory file."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        source = (Path(__file__).parent / "_door.c").read_text()
+        path = cache_dir / "door" / f"{sha256_text(source)[:24]}.so"
+        if not path.exists():
+            _compile_door(source, path)
+        self.data = path.read_bytes()
+        self.window = ctypes.CDLL(str(path)).kw_window
+        self.window.restype = ctypes.c_int
+        self.leave = ctypes.CDLL(str(path)).kw_leave
+        self.leave.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+        self.leave.restype = None
+
+    def memfd(self) -> int:
+        """A sealed memory file of the library; the caller closes it."""
+        return product_memfd(self.data)
+
+
+def _compile_door(source: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    command = ["gcc", "-O2", "-shared", "-fPIC", "-x", "c", "-o", str(temporary), "-"]
+    try:
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+    except FileNotFoundError:
+        raise MissingToolError("gcc is missing", hint="install a C and C++ compiler: apt install g++") from None
+    except subprocess.CalledProcessError as error:
+        raise MachineError(f"the referee's door could not be built: {error.stderr.decode()[-500:]}") from None
+    temporary.replace(path)
+
+
+class Door:
+    """The referee's side of one worker's door."""
+
+    def __init__(self, library: DoorLibrary) -> None:
+        self._library = library
+        self._reveal = SharedMemory.create(wire.REVEAL_BYTES, "reveal")
+        self._answer = SharedMemory.create(wire.ANSWER_BYTES, "answer")
+        self._reveal.seal()
+        self._yielding = int(len(os.sched_getaffinity(0)) < 2)
+        self._reveal_at = ctypes.addressof(ctypes.c_char.from_buffer(self._reveal.view))
+        self._answer_at = ctypes.addressof(ctypes.c_char.from_buffer(self._answer.view))
+
+    @property
+    def yielding(self) -> bool:
+        """True where referee and worker share one core and must give way to each other."""
+        return bool(self._yielding)
+
+    def fds(self) -> tuple[int, int]:
+        """Reveal page (the worker can only read it) and answer page."""
+        return self._reveal.fd, self._answer.fd
+
+    def close(self) -> None:
+        """Unmap and close both pages."""
+        self._reveal.close()
+        self._answer.close()
+
+    def leave(self) -> None:
+        """Tell the worker to go back to its socket."""
+        self._library.leave(self._reveal_at, _nonces(1)[0])
+
+    def window(
+        self,
+        client: Client,
+        slots: Sequence[int] | np.ndarray,
+        reads: Sequence[int] | np.ndarray,
+        capacity: Sequence[int],
+        *,
+        call_timeout_s: float,
+    ) -> Window:
+        """One window over ``slots``; the outputs of the calls in ``reads`` (positions) are read.
+
+        Args:
+            capacity: bytes that each output may span, in order.
+
+        Raises:
+            WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
+        """
+        calls, outputs = len(slots), len(capacity)
+        order = np.ascontiguousarray(slots, dtype=np.int64)
+        nonces = _nonces(calls)
+        read_after = np.zeros(calls, dtype=np.uint8)
+        read_after[np.asarray(reads, dtype=np.int64)] = 1
+        split = np.random.default_rng().random(calls)
+        read_bytes = int(sum(capacity))
+        buffer = np.zeros((max(int(read_after.sum()), 1), max(read_bytes, 1)), dtype=np.uint8)
+        tables = np.zeros((len(buffer), wire.MAX_OUTPUTS, wire.ROW_WORDS), dtype=np.int64)
+        limits = np.asarray(capacity, dtype=np.int64)
+        durations = np.zeros(calls, dtype=np.int64)
+        progress = _Progress()
+        arguments = (
+            ctypes.c_void_p(self._reveal_at),
+            ctypes.c_void_p(self._answer_at),
+            ctypes.byref(progress),
+            ctypes.c_int(client.worker.pid),
+            *_pointers(order, nonces),
+            ctypes.c_int64(calls),
+            *_pointers(read_after, split, buffer),
+            ctypes.c_int64(read_bytes),
+            *_pointers(limits),
+            ctypes.c_int64(outputs),
+            *_pointers(tables, durations),
+        )
+        patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
+        while True:
+            code = self._library.window(*arguments, ctypes.c_int64(patience), ctypes.c_int(self._yielding))
+            if code == _DONE:
+                break
+            if code != _PENDING:
+                failure = _bad_output(code, tables[progress.reads], outputs, self._claimed_outputs())
+                raise WorkerFailed(failure, client.name)
+            if progress.next != at:
+                at, deadline = progress.next, time.monotonic() + call_timeout_s
+            client.check_alive("forward")
+            if time.monotonic() > deadline:
+                failure = Failure("timeout", "forward", f"a call took longer than {call_timeout_s:g} s")
+                raise WorkerFailed(failure, client.name)
+            patience = _PATIENCE_NS
+        positions = np.flatnonzero(read_after)
+        return Window(durations, {int(p): _claims(tables[r], buffer[r], capacity) for r, p in enumerate(positions)})
+
+    def _claimed_outputs(self) -> int:
+        return int.from_bytes(self._answer.view[64:72], "little", signed=True)
+
+
+def _bad_output(code: int, table: np.ndarray, outputs: int, claimed: int) -> Failure:
+    if code == _READ_FAILED:
+        return Failure("fault", "output", "an output's memory cannot be read")
+    if claimed != outputs:
+        return Failure("fault", "shape", f"forward returned {claimed} tensors, {outputs} expected")
+    shapes = [
+        tuple(int(s) for s in row[4 : 4 + min(max(int(row[3]), 0), wire.MAX_DIMENSIONS)]) for row in table[:outputs]
+    ]
+    return Failure("fault", "shape", f"an output spans more memory than expected; shapes {shapes}")
+
+
+def _claims(table: np.ndarray, data: np.ndarray, capacity: Sequence[int]) -> tuple[OutputClaim, ...]:
+    claims, at = [], 0
+    for row, limit in zip(table, capacity, strict=False):
+        dimensions = min(max(int(row[3]), 0), wire.MAX_DIMENSIONS)
+        shape = tuple(int(v) for v in row[4 : 4 + dimensions])
+        stride = tuple(int(v) for v in row[4 + wire.MAX_DIMENSIONS : 4 + wire.MAX_DIMENSIONS + dimensions])
+        code = int(row[2])
+        dtype = wire.DTYPES[code] if 0 <= code < len(wire.DTYPES) else None
+        claims.append(OutputClaim(dtype, shape, stride, data[at : at + int(row[1])]))
+        at += limit
+    return tuple(claims)
+
+
+def _pointers(*arrays: np.ndarray) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def _nonces(count: int) -> np.ndarray:
+    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64) | np.uint64(1)

@@ -1,0 +1,222 @@
+"""Fresh inputs from secret seeds: the distributions of the check, the format of the precision probe, the timing bank.
+
+Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and handed over as its upper 16 bits
+(``uint16``).
+
+The probe format: float32 numbers whose mantissa bits 12 and 15 are equal and whose lowest 12 bits are not all zero.
+Drawing the lowest 12 bits anew gives a neighbour x' of the same format that becomes the same TF32, float16 and bfloat16
+number as x, whether by rounding (both down where the bits are 0, both up where they are 1) or by truncation, while
+float32 sees the difference. All normal data has this format, in timing as well, so that a probe cannot be told from
+other inputs. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane sum of 65,536
+terms was off by 100 error scales instead of 8.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelwright.errors import UsageError
+from kernelwright.records import InputDomain
+
+Array = NDArray[Any]
+Float32Array = NDArray[np.float32]
+FloatArray = NDArray[np.float64]
+
+_KEPT_BITS = np.uint32(0xFFFF6000)  # everything above bit 12 but bit 15
+_TOP_BITS = np.uint32(0x00009000)  # bits 12 and 15: the highest ones that TF32, fp16 and bfloat16 drop
+_LOW_BITS = 1 << 12
+_EXPONENT = np.uint32(0x7F800000)
+_LARGE = 30.0
+_INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
+    "int64": np.int64,
+    "int32": np.int32,
+    "int16": np.int16,
+    "int8": np.int8,
+    "uint8": np.uint8,
+}
+_FLOAT_DTYPES = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+_LARGEST = {"float64": 1e300, "float32": 3e38, "float16": 65504.0, "bfloat16": 3e38}
+_TINY = {"float16": 2.0**-12}
+
+
+def secret_rng(seed: int | Sequence[int]) -> np.random.Generator:
+    """The referee's generator for one draw; the seed comes from :mod:`secrets` and never leaves the referee."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+
+def distributions_for(domain: InputDomain, dtype: str = "float32") -> tuple[str, ...]:
+    """The distributions that an input's declared domain admits, the plainest first; none for ``structured`` inputs."""
+    if domain.fill == "structured":
+        return ()
+    if dtype not in _FLOAT_DTYPES:
+        return ("uniform",)
+    low, high = domain.low, domain.high
+    admits = {
+        "normal": True,
+        "uniform": True,
+        "large": max(-low, high) >= 2.0 * _LARGE,
+        "tiny": low <= 0.0 <= high and low < high,
+        "constant_rows": low < high,
+        "mixed_signs": low < 0.0 < high,
+        "binary": low <= 0.0 and high >= 1.0,
+    }
+    return tuple(name for name in _MAKERS if admits[name])
+
+
+def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
+    """One fresh input of ``shape`` whose every element lies in the domain.
+
+    Args:
+        name: a member of :func:`distributions_for`.
+        dtype: torch's name without its prefix. Normal float32 data has the probe format; bfloat16 comes as uint16
+            bits. Bounds are rounded to the dtype.
+
+    Raises:
+        UsageError: an unknown distribution or dtype, or integers without finite bounds.
+    """
+    if name not in _MAKERS:
+        raise UsageError(f"no distribution {name!r}", hint=f"use one of {', '.join(_MAKERS)}")
+    if dtype == "bool":
+        return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
+    if dtype in _INTEGER_DTYPES:
+        return _integers(tuple(shape), dtype, domain, rng)
+    if dtype not in _FLOAT_DTYPES:
+        raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
+    low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
+    values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
+    if name == "normal" and dtype == "float32":
+        return probe_format(values, rng, low, high)
+    return _as_dtype(values, dtype)
+
+
+def probe_format(x: Array, rng: np.random.Generator, low: float = -math.inf, high: float = math.inf) -> Float32Array:
+    """``x`` in the probe format, moved by at most 2**-7 of its size; elements that would leave [low, high] stay."""
+    return _coded(x, rng, low, high)[0]
+
+
+def probe_pair(
+    x: Array, rng: np.random.Generator, low: float = -math.inf, high: float = math.inf
+) -> tuple[Float32Array, Float32Array]:
+    """``x`` in the probe format, and its neighbour x' of the same format (perturb one input at a time)."""
+    return _coded(x, rng, low, high)
+
+
+def bank(elements: int, domain: InputDomain, rng: np.random.Generator, dtype: str = "float32") -> Array:
+    """The private bank from which timed slots are refilled: ``elements`` plain values, one-dimensional.
+
+    Make it a few times as large as a slot; :func:`refill` takes windows at random offsets.
+    """
+    return make("uniform" if domain.fill == "uniform" else "normal", (elements,), dtype, domain, rng)
+
+
+def refill(slot: Array, source: Array, rng: np.random.Generator) -> None:
+    """Overwrite ``slot`` (contiguous, the bank's dtype) with a window of the bank at a random offset."""
+    flat = slot.reshape(-1)
+    offset = int(rng.integers(0, source.size - flat.size + 1))
+    np.copyto(flat, source[offset : offset + flat.size])
+
+
+# ------------------------------------------------------------------------------------------------ distributions
+
+_Maker = Callable[[tuple[int, ...], float, float, np.random.Generator], FloatArray]
+
+
+def _normal(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    """Standard normal where the domain has room for it; else folded at the one bound, or fitted between the two."""
+    z = rng.standard_normal(shape)
+    if low <= -3.0 and high >= 3.0:
+        return z
+    if high - low > 6.0:
+        return low + np.abs(z) if low > -3.0 else high - np.abs(z)
+    return (low + high) / 2.0 + z * min(1.0, (high - low) / 6.0)
+
+
+def _uniform(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    """[0, 1) where the domain admits it (positive data shows drift in sums), else the domain's part nearest to it."""
+    if low <= 0.0 and high >= 1.0:
+        return rng.random(shape)
+    start = min(max(low, 0.0), high) if low > 0.0 else max(low, min(high, 0.0) - 1.0)
+    return start + (min(high, start + 1.0) - start) * rng.random(shape)
+
+
+def _large(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    z = rng.standard_normal(shape) * _LARGE
+    return np.abs(z) + max(low, 0.0) if low > -_LARGE else -np.abs(z) + min(high, 0.0) if high < _LARGE else z
+
+
+def _tiny(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    return rng.standard_normal(shape) * 2.0**-40
+
+
+def _constant_rows(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    rows = _normal((*shape[:-1], 1) if shape else (), low, high, rng)
+    # Sixteenths, so that sums are exact: repeating one rounding error n times says nothing about a kernel.
+    coarse = np.round(rows * 16.0) / 16.0
+    return np.array(np.broadcast_to(np.where((coarse < low) | (coarse > high), rows, coarse), shape))
+
+
+def _mixed_signs(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    magnitudes = np.exp2(rng.uniform(-10.0, 4.0, shape)) * min(1.0, min(-low, high) / 16.0)
+    return np.asarray(np.where(rng.random(shape) < 0.5, -magnitudes, magnitudes))
+
+
+def _binary(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    return rng.integers(0, 2, shape).astype(np.float64)
+
+
+_MAKERS: Mapping[str, _Maker] = {
+    "normal": _normal,
+    "uniform": _uniform,
+    "large": _large,
+    "tiny": _tiny,
+    "constant_rows": _constant_rows,
+    "mixed_signs": _mixed_signs,
+    "binary": _binary,
+}
+
+
+def _shrink(name: str, dtype: str) -> float:
+    """Tiny numbers must not vanish in a narrow dtype."""
+    return _TINY[dtype] / 2.0**-40 if name == "tiny" and dtype in _TINY else 1.0
+
+
+def _integers(shape: tuple[int, ...], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
+    if not (math.isfinite(domain.low) and math.isfinite(domain.high)):
+        raise UsageError(
+            "integer inputs need finite bounds", hint="declare low and high (inclusive) in PROBLEM['inputs']"
+        )
+    limits = np.iinfo(_INTEGER_DTYPES[dtype])
+    low, high = max(math.ceil(domain.low), int(limits.min)), min(math.floor(domain.high), int(limits.max))
+    return rng.integers(low, high, shape, dtype=_INTEGER_DTYPES[dtype], endpoint=True)
+
+
+def _as_dtype(values: FloatArray, dtype: str) -> Array:
+    if dtype != "bfloat16":
+        return values.astype(_FLOAT_DTYPES[dtype])
+    bits = values.astype(np.float32).view(np.uint32)
+    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # to nearest, ties to even
+    return ((bits + half) >> np.uint32(16)).astype(np.uint16)
+
+
+# ------------------------------------------------------------------------------------------------- probe format
+
+
+def _outside(x: Float32Array, low: float, high: float) -> NDArray[np.bool_]:
+    return np.asarray((x < np.float32(low)) | (x > np.float32(high)))
+
+
+def _coded(x: Array, rng: np.random.Generator, low: float, high: float) -> tuple[Float32Array, Float32Array]:
+    plain = np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
+    bits = plain.view(np.uint32)
+    top = np.where(rng.integers(0, 2, bits.shape, dtype=np.uint8) == 1, _TOP_BITS, np.uint32(0))
+    base = (bits & _KEPT_BITS) | top
+    first = (base | rng.integers(1, _LOW_BITS, bits.shape, dtype=np.uint32)).view(np.float32)
+    second = (base | rng.integers(1, _LOW_BITS, bits.shape, dtype=np.uint32)).view(np.float32)
+    # Zeros stay zeros (low bits alone would be subnormal), and nothing may leave the domain.
+    fixed = ((bits & _EXPONENT) == 0) | _outside(first, low, high) | _outside(second, low, high)
+    return np.where(fixed, plain, first).reshape(np.shape(x)), np.where(fixed, plain, second).reshape(np.shape(x))

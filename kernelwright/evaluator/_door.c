@@ -1,0 +1,139 @@
+/* The outside clock's door: how one call is revealed to a worker, acknowledged by it, and timed by the referee.
+ *
+ * Two pages. The referee writes `reveal` (the worker maps it read-only); the worker writes `answer`. A reveal carries a
+ * slot number and a random nonce; the worker acknowledges by echoing the nonce, which it cannot know beforehand. The
+ * worker states where its outputs lie; the referee reads them itself at moments of its own choosing, with its clock
+ * stopped. All that the worker writes is a claim: addresses and sizes are checked before use.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#define CPU_RELAX() __builtin_ia32_pause()
+#else
+#define CPU_RELAX() __asm__ volatile("yield")
+#endif
+
+#define MAX_OUTPUTS 16
+#define ROW 20 /* int64 words that describe one output: address, bytes, dtype, dimensions, shape[8], stride[8] */
+
+typedef struct {
+  volatile uint64_t nonce;
+  uint64_t pad0[7];
+  volatile int64_t slot;
+} Reveal;
+
+typedef struct {
+  volatile uint64_t nonce;
+  uint64_t pad0[7];
+  volatile int64_t outputs;
+  uint64_t pad1[7];
+  volatile int64_t row[MAX_OUTPUTS][ROW];
+} Answer;
+
+typedef struct {
+  int64_t next;     /* index of the call in flight, or of the next one */
+  int64_t revealed; /* the call in flight was revealed already */
+  int64_t start_ns;
+  int64_t reads; /* reads done so far */
+} Progress;
+
+enum { DONE = 0, PENDING = 1, READ_FAILED = 2, BAD_CLAIM = 3 };
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+  return (int64_t)t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static void relax(int yielding, uint64_t *spins) {
+  CPU_RELAX();
+  if (yielding && (++*spins & 63) == 0) sched_yield();
+}
+
+/* Worker: wait for a reveal other than `last`; returns the slot (negative: leave the loop), stores the nonce. */
+int64_t kw_wait(Reveal *door, uint64_t last, uint64_t *nonce, int yielding) {
+  uint64_t spins = 0, seen;
+  while ((seen = __atomic_load_n(&door->nonce, __ATOMIC_ACQUIRE)) == last) relax(yielding, &spins);
+  *nonce = seen;
+  return door->slot;
+}
+
+/* Worker: the call is complete, its outputs lie where `row` says. */
+void kw_acknowledge(Answer *door, uint64_t nonce) { __atomic_store_n(&door->nonce, nonce, __ATOMIC_RELEASE); }
+
+/* Referee: tell the worker to leave its loop. */
+void kw_leave(Reveal *door, uint64_t nonce) {
+  door->slot = -1;
+  __atomic_store_n(&door->nonce, nonce, __ATOMIC_RELEASE);
+}
+
+/* Copies `bytes` at `address` of process `pid`, beginning at `split` so that no fixed order can be raced. */
+static int read_remote(int pid, char *to, int64_t address, int64_t bytes, int64_t split) {
+  struct iovec local[2] = {{to + split, (size_t)(bytes - split)}, {to, (size_t)split}};
+  struct iovec remote[2] = {{(void *)(address + split), (size_t)(bytes - split)}, {(void *)address, (size_t)split}};
+  for (int part = 0; part < 2; part++) {
+    size_t done = 0;
+    while (done < local[part].iov_len) {
+      struct iovec l = {(char *)local[part].iov_base + done, local[part].iov_len - done};
+      struct iovec r = {(char *)remote[part].iov_base + done, remote[part].iov_len - done};
+      ssize_t got = process_vm_readv(pid, &l, 1, &r, 1, 0);
+      if (got <= 0) return -1;
+      done += (size_t)got;
+    }
+  }
+  return 0;
+}
+
+static int read_outputs(Answer *answer, int pid, char *to, const int64_t *capacity, int64_t outputs, int64_t *table,
+                        double where) {
+  int64_t claimed = answer->outputs;
+  if (claimed != outputs) return BAD_CLAIM;
+  for (int64_t j = 0; j < outputs; j++) {
+    for (int k = 0; k < ROW; k++) table[j * ROW + k] = answer->row[j][k];
+    int64_t bytes = table[j * ROW + 1];
+    if (bytes < 0 || bytes > capacity[j]) return BAD_CLAIM;
+    if (bytes > 0 && read_remote(pid, to, table[j * ROW], bytes, (int64_t)(where * (double)bytes))) return READ_FAILED;
+    to += capacity[j];
+  }
+  return DONE;
+}
+
+/* Referee: one window of `calls` calls. Returns PENDING after `patience_ns` without an acknowledgement, so that the
+ * caller can look whether the worker lives; calling again goes on where it stopped. `durations_ns[i]` is the time from
+ * reveal to acknowledgement of call i; reads happen between calls and are not part of any duration. */
+int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64_t *slots, const uint64_t *nonces,
+              int64_t calls, const uint8_t *read_after, const double *read_from, char *read_to, int64_t read_bytes,
+              const int64_t *capacity, int64_t outputs, int64_t *tables, int64_t *durations_ns, int64_t patience_ns,
+              int yielding) {
+  uint64_t spins = 0;
+  for (; at->next < calls; at->next++, at->revealed = 0) {
+    int64_t i = at->next;
+    if (!at->revealed) {
+      reveal->slot = slots[i];
+      at->start_ns = now_ns();
+      __atomic_store_n(&reveal->nonce, nonces[i], __ATOMIC_RELEASE);
+      at->revealed = 1;
+    }
+    int64_t waited_from = now_ns();
+    uint64_t polls = 0;
+    while (__atomic_load_n(&answer->nonce, __ATOMIC_ACQUIRE) != nonces[i]) {
+      relax(yielding, &spins);
+      if ((++polls & 1023) == 0 && now_ns() - waited_from > patience_ns) return PENDING;
+    }
+    durations_ns[i] = now_ns() - at->start_ns;
+    if (read_after[i]) {
+      int64_t r = at->reads;
+      int code = read_outputs(answer, pid, read_to + r * read_bytes, capacity, outputs,
+                              tables + r * MAX_OUTPUTS * ROW, read_from[i]);
+      if (code) return code;
+      at->reads++;
+    }
+  }
+  return DONE;
+}

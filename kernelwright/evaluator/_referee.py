@@ -1,0 +1,229 @@
+"""The referee: owns the sandbox, the build cache, the door, the lane; opens sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from kernelwright.config import Settings
+from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
+from kernelwright.evaluator._build import BuildService
+from kernelwright.evaluator._client import Client, WorkerFailed
+from kernelwright.evaluator._clock import Door, DoorLibrary
+from kernelwright.evaluator._environment import environment
+from kernelwright.evaluator._session import ProblemSession, lane_path
+from kernelwright.records import Candidate, Evaluation, Problem, Status, Verdict
+from kernelwright.sandbox import Limits, Mount, Sandbox, SharedMemory, open_sandbox, product_memfd
+
+BASELINES = (
+    "eager",
+    "compile",
+    "compile-max-autotune",
+    "compile-max-autotune-no-cudagraphs",
+    "compile-reduce-overhead",
+)
+LOAD_TIMEOUT_S = 60.0
+_WORKER_LIFE_S = 6 * 3600.0
+_NULL_CALLS = 200
+_NULL_WINDOWS = 5
+
+
+class EvaluatorPool(Protocol):
+    """Whatever can judge candidates: the local referee here, many devices elsewhere."""
+
+    def open(
+        self, problem: Problem, *, baselines: Sequence[str] = ..., on_stage: Callable[[str], None] | None = ...
+    ) -> ProblemSession:
+        """A session on one problem."""
+
+
+class Referee:
+    """Judges candidates on this machine. A context manager.
+
+    It never executes problem or candidate code: that happens in workers of ``sandbox``.
+    """
+
+    def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
+        self.settings = settings
+        self.environment = environment(settings.threads)
+        self._owns_sandbox = sandbox is None
+        self.sandbox = open_sandbox(settings.sandbox, threads=settings.threads) if sandbox is None else sandbox
+        self._cache_dir = Path(settings.cache_dir)
+        self._cache_dir.mkdir(parents=True, exist_ok=True)
+        self.door_library = DoorLibrary(self._cache_dir)
+        self._builds = BuildService(
+            self.sandbox, self._cache_dir, timeout_s=settings.build_timeout_s, memory_bytes=settings.memory_bytes
+        )
+        cpus = sorted(os.sched_getaffinity(0))
+        self.own_cpu = cpus[0] if len(cpus) > 1 else None
+        self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self._null_ms: float | None = None
+
+    def __enter__(self) -> Referee:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox, where it is ours."""
+        if self._owns_sandbox:
+            self.sandbox.close()
+
+    def open(
+        self,
+        problem: Problem,
+        *,
+        baselines: Sequence[str] = ("eager", "compile"),
+        on_stage: Callable[[str], None] | None = None,
+    ) -> ProblemSession:
+        """A session on ``problem``; its reference has been run and found usable.
+
+        Raises:
+            InvalidReferenceError: it is not; ``data["line"]`` is the line at fault where one is known.
+            UsageError: an unknown baseline, or a problem that this version cannot judge.
+        """
+        for name in baselines:
+            if name not in BASELINES:
+                raise UsageError(f"unknown baseline {name!r}", hint=f"use some of {', '.join(BASELINES)}")
+        if problem.meta.backward:
+            raise UsageError(f"{problem.id} asks for its backward pass, which this version cannot judge yet")
+        session = ProblemSession(self, problem, baselines=baselines, on_stage=on_stage)
+        try:
+            session.prepare("cpu")
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def evaluate(
+        self,
+        candidate: Candidate,
+        problem: Problem,
+        *,
+        baselines: Sequence[str] = ("eager", "compile"),
+        control: bool = False,
+        time: bool = True,
+        confirm: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """One candidate in a session of its own; an unusable reference is status INVALID_REFERENCE."""
+        try:
+            with self.open(problem, baselines=baselines, on_stage=on_stage) as session:
+                return session.judge(candidate, control=control, time=time, confirm=confirm)
+        except InvalidReferenceError as error:
+            verdict = Verdict(
+                candidate=candidate.sha256,
+                problem=problem.id,
+                backend=candidate.backend,
+                control=control,
+                stage=None,
+                failed_stage="check",
+                status=Status.INVALID_REFERENCE,
+                reason=error.message,
+                environment=self.environment.id,
+                sandbox=self.sandbox.layers,
+            )
+            return Evaluation(candidate=candidate, verdict=verdict, environment=self.environment)
+
+    # ------------------------------------------------------------------------------------------ for sessions
+
+    def limits(self, *, wall_s: float = _WORKER_LIFE_S, allow_exec: bool = False) -> Limits:
+        """Limits of a worker."""
+        return Limits(memory_bytes=self.settings.memory_bytes, wall_s=wall_s, cpu_s=3600, allow_exec=allow_exec)
+
+    def worker(
+        self,
+        entry: str,
+        *,
+        name: str,
+        builds: bool = False,
+        allow_exec: bool = False,
+        env: Mapping[str, str] | None = None,
+        inductor_cache: str | None = None,
+    ) -> Client:
+        """Start a worker on the timing core(s).
+
+        ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
+        one problem, shared by the reference's workers of that problem alone.
+        """
+        mounts, variables = [], dict(env or {})
+        if inductor_cache is not None:
+            folder = self._cache_dir / "inductor" / inductor_cache[:32]
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o1777)
+            mounts.append(Mount(str(folder), "/cache", writable=True))
+            variables["TORCHINDUCTOR_CACHE_DIR"] = "/cache"
+        return Client(
+            self.sandbox,
+            entry,
+            name=name,
+            limits=self.limits(allow_exec=allow_exec),
+            cpus=self._worker_cpus,
+            builds=self._builds if builds else None,
+            env=variables,
+            mounts=mounts,
+        )
+
+    def load(self, client: Client, door: Door, source: str, *, role: str, mode: str, triton: bool = False) -> None:
+        """Hand a worker its door and its source.
+
+        Raises:
+            WorkerFailed: the source does not load.
+        """
+        sent = [product_memfd(source.encode()), self.door_library.memfd()]
+        try:
+            client.request(
+                "load",
+                timeout_s=LOAD_TIMEOUT_S,
+                fds=[*sent, *door.fds()],
+                role=role,
+                mode=mode,
+                threads=self.settings.threads,
+                triton=triton,
+            )
+        finally:
+            for fd in sent:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def lane(self) -> Iterator[None]:
+        """The exclusive right to time on this machine's CPU, across processes."""
+        with open(lane_path(self._cache_dir), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def null_ms(self) -> float:
+        """Latency of a call that computes nothing, through the same door; measured once, subtracted everywhere."""
+        if self._null_ms is None:
+            self._null_ms = self._measure_null()
+        return self._null_ms
+
+    def _measure_null(self) -> float:
+        door = Door(self.door_library)
+        client = self.worker("kernelwright.evaluator._worker:main", name="null")
+        try:
+            with SharedMemory.create(4096, "pool") as pool:
+                self.load(client, door, "", role="reference", mode="eval")
+                client.request("null", timeout_s=60.0)
+                client.request("slots", timeout_s=60.0, fds=[pool.fd], size=4096, count=1, stride=64, inputs=[])
+                client.send("enter", yielding=door.yielding)
+                slots = np.zeros(_NULL_CALLS, dtype=np.int64)
+                means = [
+                    door.window(client, slots, [], [64], call_timeout_s=10.0).mean_ms for _ in range(_NULL_WINDOWS + 1)
+                ]
+                return float(np.median(means[1:]))
+        except WorkerFailed as failed:
+            raise MachineError(f"the null worker failed: {failed.failure.message}") from None
+        finally:
+            client.close()
+            door.close()

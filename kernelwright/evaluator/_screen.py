@@ -1,0 +1,97 @@
+"""The static screen: what a candidate's text alone gives away. The referee reads it and runs nothing of it.
+
+It is the first gate, not the last: what it lets through still runs in the sandbox against secret data. So it refuses
+only what has no honest use, and says on which line.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kernelwright.evaluator._screen_cpp import looks_like_cpp, scan
+from kernelwright.evaluator._screen_names import bound_names
+from kernelwright.evaluator._screen_python import Inspector
+from kernelwright.evaluator._screen_rules import RULES, Hit
+from kernelwright.records import Backend, Finding, Status
+
+MAXIMUM_CHARACTERS = 1_000_000
+_EVIDENCE_CHARACTERS = 160
+_FINDINGS_PER_RULE = 5
+
+
+class ScreenResult(NamedTuple):
+    """status: None where the candidate may go on. reason: empty, or what the first refusing rule says."""
+
+    status: Status | None
+    reason: str
+    findings: tuple[Finding, ...]
+
+
+def screen(source: str, backend: Backend, control: bool = False) -> ScreenResult:
+    """Screen a candidate's file.
+
+    Args:
+        source: the exact text.
+        backend: what the candidate was submitted for; a ``triton`` candidate needs a ``triton.jit`` kernel.
+        control: the file is no candidate (the reference itself, a library call): it needs no kernel of its own, and
+            may call its module ``Model``.
+    """
+    hits = list(_hits(source, backend, control))
+    hits.sort(key=lambda hit: (RULES[hit.rule].status is None, hit.line))
+    findings = tuple(_findings(hits))
+    refusing = next((RULES[hit.rule] for hit in hits if RULES[hit.rule].status is not None), None)
+    if refusing is None:
+        return ScreenResult(None, "", findings)
+    return ScreenResult(refusing.status, f"{refusing.reason} ({findings[0].where})", findings)
+
+
+def _hits(source: str, backend: Backend, control: bool) -> Iterator[Hit]:
+    if len(source) > MAXIMUM_CHARACTERS:
+        yield Hit("too-large", 1, f"{len(source)} characters")
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a candidate's invalid escapes are its own affair
+            tree = ast.parse(source)
+    except SyntaxError as error:
+        yield Hit("syntax", error.lineno or 1, error.msg)
+        return
+    except (ValueError, RecursionError, MemoryError) as error:  # NUL bytes, nesting that exhausts the parser
+        yield Hit("syntax", 1, type(error).__name__)
+        return
+    try:
+        yield from _python_hits(tree, backend, control)
+    except RecursionError:
+        yield Hit("syntax", 1, "nested too deeply")
+
+
+def _python_hits(tree: ast.Module, backend: Backend, control: bool) -> Iterator[Hit]:
+    names = bound_names(tree.body)
+    if "ModelNew" not in names and not (control and "Model" in names):
+        yield Hit("no-model-new", 1, "")
+    inspector = Inspector()
+    inspector.inspect(tree)
+    yield from inspector.hits
+    for text, line in inspector.strings:
+        if looks_like_cpp(text):
+            yield from scan(text, line)
+    if backend not in inspector.kernel_backends and not control:
+        yield Hit("no-own-kernel", 1, ", ".join(sorted(inspector.kernel_backends)))
+
+
+def _findings(hits: list[Hit]) -> Iterator[Finding]:
+    """Findings in the hits' order, each once, no more than a few of a rule."""
+    seen: set[Finding] = set()
+    counts: dict[str, int] = {}
+    for hit in hits:
+        evidence = "".join(c if c.isprintable() else " " for c in hit.evidence[: 4 * _EVIDENCE_CHARACTERS])
+        evidence = " ".join(evidence.split())[:_EVIDENCE_CHARACTERS]
+        rule = RULES[hit.rule]
+        finding = Finding(rule=rule.id, effect=rule.effect, where=f"line {hit.line}", evidence=evidence)
+        if finding not in seen and counts.get(rule.id, 0) < _FINDINGS_PER_RULE:
+            counts[rule.id] = counts.get(rule.id, 0) + 1
+            seen.add(finding)
+            yield finding

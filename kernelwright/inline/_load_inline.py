@@ -1,0 +1,103 @@
+"""``torch.utils.cpp_extension.load_inline`` for candidates: the same call, built by the same builder as ``cpp``."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from kernelwright.inline._build import BuildRequest, ProductProvider, build, check_flags
+from kernelwright.inline._library import float_environment_kept
+from kernelwright.inline._toolchain import BuildError
+
+__all__ = ["extension_source", "load_inline", "patch_load_inline"]
+
+
+def extension_source(
+    cpp_sources: str | Sequence[str],
+    functions: str | Sequence[str] | Mapping[str, str] | None,
+    *,
+    headers: bool = True,
+    error_handling: bool = True,
+) -> str:
+    """The one C++ file that torch would compile: header, sources, and the pybind11 definitions of ``functions``."""
+    sources = [cpp_sources] if isinstance(cpp_sources, str) else list(cpp_sources)
+    lines = ["#include <torch/extension.h>", *sources] if headers else sources
+    if functions is not None:
+        names = [functions] if isinstance(functions, str) else functions
+        documents = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
+        lines.append("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {")
+        for name, document in documents.items():
+            entry = f"torch::wrap_pybind_function({name})" if error_handling else name
+            lines.append(f'  m.def("{name}", {entry}, "{document}");')
+        lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def load_inline(
+    name: str,
+    cpp_sources: str | Sequence[str],
+    cuda_sources: str | Sequence[str] | None = None,
+    sycl_sources: str | Sequence[str] | None = None,
+    functions: str | Sequence[str] | Mapping[str, str] | None = None,
+    extra_cflags: Sequence[str] | None = None,
+    extra_cuda_cflags: Sequence[str] | None = None,
+    extra_sycl_cflags: Sequence[str] | None = None,
+    extra_ldflags: Sequence[str] | None = None,
+    extra_include_paths: Sequence[str] | None = None,
+    build_directory: str | None = None,
+    verbose: bool = False,
+    with_cuda: bool | None = None,
+    with_sycl: bool | None = None,
+    is_python_module: bool = True,
+    with_pytorch_error_handling: bool = True,
+    keep_intermediates: bool = True,
+    use_pch: bool = False,
+    no_implicit_headers: bool = False,
+) -> ModuleType:
+    """Same arguments as torch's function; where and how it builds is not the caller's to choose.
+
+    Raises:
+        BuildError: CUDA or SYCL sources, include paths, a module that is not Python, or an option that is not allowed.
+    """
+    if cuda_sources or sycl_sources or with_cuda or with_sycl:
+        raise BuildError("CUDA and SYCL sources need a device: this one has none; give C++ sources only")
+    if extra_include_paths:
+        raise BuildError("extra_include_paths is not allowed: put what the kernel needs into its source")
+    if not is_python_module:
+        raise BuildError("is_python_module=False is not supported: bind the functions with functions=[...]")
+    flags = (*(extra_cflags or ()), *(extra_ldflags or ()))
+    check_flags(flags)
+    source = extension_source(
+        cpp_sources, functions, headers=not no_implicit_headers, error_handling=with_pytorch_error_handling
+    )
+    return _import_extension(name, build(BuildRequest("torch_extension", source, flags, name)))
+
+
+def _import_extension(name: str, path: str) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise BuildError(f"the extension {name!r} at {path} cannot be imported")
+    with float_environment_kept():
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    sys.modules.setdefault(name, module)
+    return module
+
+
+def patch_load_inline(provider: ProductProvider | None) -> None:
+    """Make ``torch.utils.cpp_extension.load_inline`` build through ``provider`` (None: on the spot, with our cache).
+
+    For the worker that is about to import a candidate; the change lasts as long as the process.
+    """
+    import torch.utils.cpp_extension as extension
+
+    from kernelwright.inline._build import set_product_provider
+
+    set_product_provider(provider)
+    patched: Any = extension
+    patched.load_inline = load_inline

@@ -1,0 +1,335 @@
+"""The frozen records that cross rooms.
+
+Units live in the names (``latency_ms``, ``size_bytes``, ``seconds``). A record never changes after it was made; a
+rerun is a new record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Backend = Literal["cpp", "triton", "cuda"]
+KnobValue = int | float | str | bool
+DeviceClass = Literal["cpu", "gpu", "interpreter"]
+
+
+def sha256_text(text: str | bytes) -> str:
+    """Hex SHA-256 of ``text`` (UTF-8 where it is a string)."""
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, and closed to unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+# --------------------------------------------------------------------------------------------------- problems
+
+
+class InputDomain(Record):
+    """What one input of ``forward`` may hold.
+
+    ``fill`` says how fresh data may be made: ``normal`` and ``uniform`` are element-wise independent (the referee may
+    draw any values inside [low, high]); ``structured`` means that only the problem's own ``get_inputs`` makes it.
+    """
+
+    fill: Literal["normal", "uniform", "structured"] = "structured"
+    low: float = -math.inf
+    high: float = math.inf
+
+
+class TolerancePolicy(Record):
+    """Error budget of a problem: a factor on the budget, and the reduced precisions that it allows inside float32."""
+
+    scale: float = Field(default=1.0, gt=0)
+    reduced_precision: tuple[Literal["tf32", "bfloat16", "float16"], ...] = ()
+
+
+class ProblemMeta(Record):
+    """Optional metadata of a problem file: a module-level literal dict named ``PROBLEM``, read without running the file.
+
+    ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed, the
+    others are checked as well. ``inputs`` is keyed by the parameter names of ``Model.forward``.
+    """
+
+    title: str = ""
+    category: str = "other"
+    dtype: str = "float32"
+    mode: Literal["eval", "train"] = "eval"
+    backward: bool = False
+    weights: Literal["inputs", "constants"] = "inputs"
+    heavy_ops: tuple[str, ...] = ()
+    inputs: dict[str, InputDomain] = {}
+    variants: dict[DeviceClass, tuple[dict[str, KnobValue], ...]] = {}
+    tolerance: TolerancePolicy = TolerancePolicy()
+
+    def variants_for(self, device_class: DeviceClass) -> tuple[dict[str, KnobValue], ...]:
+        """The variants of a device class; one empty variant (the file's own constants) where none is declared."""
+        return self.variants.get(device_class) or ({},)
+
+
+class Problem(Record):
+    """A PyTorch reference: source text with ``Model``, ``get_inputs``, ``get_init_inputs`` (the KernelBench contract)."""
+
+    id: str  # "kernelwright/level1/softmax", or "file/<stem>" for a path
+    suite: str
+    level: int
+    name: str
+    number: int | None = None
+    source: str
+    meta: ProblemMeta = ProblemMeta()
+    path: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the exact source."""
+        return sha256_text(self.source)
+
+
+# --------------------------------------------------------------------------------------------------- candidates
+
+
+class Candidate(Record):
+    """One kernel: immutable, named by the hash of its exact bytes and its knob settings."""
+
+    problem_id: str
+    source: str
+    backend: Backend
+    knobs: dict[str, KnobValue] = {}
+    parents: tuple[str, ...] = ()
+    operator: str = "new"  # new | repair | improve | knob | seed | given ...
+    author: str = "unknown"  # "offline", "openai:gpt-..."; "user" for a file from the command line
+    prompt_sha256: str | None = None
+    note: str = ""  # the author's rationale, quoted as data wherever it is shown
+
+    @property
+    def sha256(self) -> str:
+        """Identity: SHA-256 over the exact source bytes, a NUL, and the knobs as canonical JSON."""
+        return sha256_text(self.source.encode() + b"\0" + json.dumps(self.knobs, sort_keys=True).encode())
+
+
+# --------------------------------------------------------------------------------------------------- verdicts
+
+
+class Stage(StrEnum):
+    """The furthest stage that was completed."""
+
+    SCREENED = "screened"
+    COMPILED = "compiled"
+    CHECKED = "checked"
+    TIMED = "timed"
+    CONFIRMED = "confirmed"
+
+
+class Status(StrEnum):
+    """How a verdict ended. Only ``PASSED`` earns anything."""
+
+    PASSED = "PASSED"
+    UNCHECKED = "UNCHECKED"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    TIMEOUT = "TIMEOUT"
+    INCORRECT_SHAPE = "INCORRECT_SHAPE"
+    INCORRECT_DTYPE = "INCORRECT_DTYPE"
+    INCORRECT_NUMERICAL = "INCORRECT_NUMERICAL"
+    REWARD_HACK = "REWARD_HACK"
+    QUARANTINED = "QUARANTINED"
+    INVALID_REFERENCE = "INVALID_REFERENCE"
+
+
+FailedStage = Literal["screen", "build", "check", "ghost", "time", "confirm", "floor"]
+
+
+class Finding(Record):
+    """One observation of the referee. ``evidence`` may quote hostile text: already cut, to be escaped where shown."""
+
+    rule: str
+    effect: Literal["refuses", "informs"]
+    where: str = ""
+    evidence: str = ""
+
+
+class Correctness(Record):
+    """What the check saw. Errors are in units of the error budget's scale, dimensionless (1.0 is the budget)."""
+
+    trials: int
+    variants: int
+    check_set: str
+    max_error: float
+    error_budget: float
+    kernelbench_allclose: bool
+
+
+class Interval(Record):
+    """A point estimate with its 95% interval (latencies in ms, speedups as ratios)."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Speedup(Interval):
+    """Baseline time over candidate time. ``faster`` is the claim: the lower bound clears the noise bound."""
+
+    faster: bool
+
+
+class Timing(Record):
+    """The referee's outside clock. ``pairs`` counts window pairs (search) or process pairs (confirmation)."""
+
+    latency_ms: Interval
+    processes: int
+    pairs: int
+    threads: int
+    confirmed: bool
+    noise_bound: float  # delta, as a ratio minus one
+    speedup: dict[str, Speedup]
+
+
+class TimingSample(Record):
+    """One raw window: the mean latency per call of one role in one pair. Stored for every timing, never averaged away."""
+
+    role: str  # "candidate", "eager", "compile", ...
+    process: int
+    pair: int
+    order: int  # position of this window within its turn
+    calls: int
+    latency_ms: float
+    phase: Literal["search", "confirm", "control"] = "search"
+
+
+class Profile(Record):
+    """Evidence about where the time goes. ``rung`` names the best means that was available."""
+
+    rung: str
+    bound: Literal["memory", "compute", "latency", "unknown"] = "unknown"
+    metrics: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Environment(Record):
+    """What a result depends on. Its ``id`` names it in every verdict."""
+
+    device: str
+    device_class: DeviceClass
+    cpu: str
+    cores: int
+    os: str
+    python: str
+    torch: str
+    compiler: str
+    threads: int
+    extra: dict[str, str] = {}
+
+    @property
+    def id(self) -> str:
+        """First 16 hex digits of the hash of all fields."""
+        return sha256_text(self.model_dump_json())[:16]
+
+
+class Verdict(Record):
+    """The referee's answer about exactly one candidate in exactly one environment."""
+
+    candidate: str
+    problem: str
+    backend: Backend
+    control: bool = False
+    stage: Stage | None  # None: refused before any stage was completed
+    failed_stage: FailedStage | None = None
+    status: Status
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    correctness: Correctness | None = None
+    timing: Timing | None = None
+    own_kernel_share: float | None = None
+    profile: Profile | None = None
+    environment: str
+    sandbox: tuple[str, ...] = ()
+    seconds: dict[str, float] = {}
+
+    @model_validator(mode="after")
+    def _status_allows_its_fields(self) -> Verdict:
+        reached = list(Stage)
+        position = -1 if self.stage is None else reached.index(self.stage)
+        if self.timing is not None and position < reached.index(Stage.TIMED):
+            raise ValueError("only a timed or confirmed verdict carries timing")
+        if self.status is Status.PASSED and position < reached.index(Stage.CHECKED):
+            raise ValueError("PASSED needs at least stage 'checked'")
+        if self.status is Status.PASSED and self.failed_stage is not None:
+            raise ValueError("a passed verdict has no failed stage")
+        if self.status is not Status.PASSED and not self.reason:
+            raise ValueError("a verdict that did not pass needs a reason")
+        return self
+
+    @property
+    def passed(self) -> bool:
+        """True where the candidate is eligible for anything at all."""
+        return self.status is Status.PASSED
+
+    def speedup(self, baseline: str = "eager") -> Speedup | None:
+        """The measured speedup over a baseline, or None where none was measured."""
+        return None if self.timing is None else self.timing.speedup.get(baseline)
+
+
+class Evaluation(Record):
+    """A verdict with the raw evidence behind it: what the store writes in one transaction."""
+
+    candidate: Candidate
+    verdict: Verdict
+    samples: tuple[TimingSample, ...] = ()
+    environment: Environment
+    artifacts: dict[str, str] = {}  # name -> text: compiler messages, vectorisation report, worker output
+
+
+# --------------------------------------------------------------------------------------------------- agents and runs
+
+
+class Advice(Record):
+    """One structured piece of advice from a Judge: exactly one bottleneck, one method, one plan."""
+
+    mode: Literal["repair", "optimise", "stop"]
+    bottleneck: str
+    method: str
+    plan: str
+    action: dict[str, Any] = {}  # machine-readable form for the offline Coder, for example {"knob": "UNROLL", "value": 4}
+    expected: str = ""
+
+
+class LLMCall(Record):
+    """One call of a language model. Unknown cost is None, never 0."""
+
+    role: str
+    provider: str
+    model: str
+    prompt_sha256: str
+    reply_sha256: str
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+    seconds: float = 0.0
+
+
+class RunConfig(Record):
+    """What a run was asked to do; stored with it, and all that a resume needs."""
+
+    problems: tuple[str, ...]
+    coder: str = "offline"
+    judge: str = "offline"
+    backend: Backend = "cpp"
+    rounds: int = Field(default=6, ge=1)
+    max_minutes: float | None = None
+    sandbox: str = "bwrap"
+    threads: int = Field(default=1, ge=1)
+    baselines: tuple[str, ...] = ("eager", "compile")
+    recipe: str = "default"
+    suite_dirs: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = {}

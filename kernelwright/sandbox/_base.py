@@ -1,0 +1,421 @@
+"""What all rungs share: the plan that a process confines itself by, and the three ways to run something."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from kernelwright.errors import SandboxError, UsageError
+from kernelwright.sandbox import _landlock, _probe, _seccomp, _slots, memory, messages
+from kernelwright.sandbox._cgroups import Cgroups, Group
+from kernelwright.sandbox._nursery import Zygote, reap_worker
+from kernelwright.sandbox._running import Launch, Pipes, Running
+from kernelwright.sandbox._spawn import Process
+from kernelwright.sandbox._types import Completed, Limits, Mount, Worker, WorkerFailed
+from kernelwright.sandbox._view import View, base_environment, build_view
+
+ENTRY_FILE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_entry.py")
+_REPLY_DEPTH: Final = 64
+_STDERR_TAIL: Final = 4096
+_MAX_PAYLOAD_BYTES: Final = 1 << 30
+_BARE: Final = ("PATH", "HOME", "LANG", "USER", "LOGNAME", "TMPDIR")
+
+_live: set[BaseSandbox] = set()
+
+
+@dataclass
+class Job:
+    """One process to start: what it runs and may use."""
+
+    kind: Literal["exec", "entry", "call"]
+    limits: Limits
+    env: dict[str, str]
+    mounts: tuple[Mount, ...]
+    argv: tuple[str, ...] = ()
+    entry: str = ""
+    sock: socket.socket | None = None
+    cpus: tuple[int, ...] | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    stdin: bytes = b""
+    max_reply_bytes: int = 0
+    warm: bool = False
+    name: str = ""
+
+    @property
+    def level(self) -> _seccomp.FilterLevel:
+        """Which seccomp filter it gets."""
+        return "base" if self.kind == "exec" or self.limits.allow_exec else "contestant"
+
+
+class BaseSandbox(ABC):
+    """Common half of the sandboxes; a rung says how a process is launched and ended."""
+
+    name: str
+    layers: tuple[str, ...]
+    around: tuple[str, ...]  # the layers that do not depend on the job
+    namespaces: tuple[str, ...] = ()  # those of /proc/self/ns that differ inside
+    confines = True
+    keeps_read = False  # whether guests may read past file modes
+
+    def __init__(self, *, python_paths: Sequence[str], threads: int, groups: Cgroups, isolated: bool) -> None:
+        self.python_paths = tuple(os.path.abspath(path) for path in python_paths)
+        self.threads = threads
+        self.view: View = build_view(self.python_paths)
+        self.groups = groups
+        # A worker that is not pinned runs where this process may run now, whatever it pins itself to later.
+        self._cpus = tuple(sorted(os.sched_getaffinity(0)))
+        self._workers: weakref.WeakSet[Running] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._owner = os.getpid()
+        self._isolated = isolated
+        self.cold_because = ""  # why there are no warm workers, where there can be none
+        self._zygote: Zygote | None = None
+        self._zygote_lock = threading.RLock()
+        _live.add(self)
+
+    # ------------------------------------------------------------------------------------------ the face
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        files: Mapping[str, bytes] | None = None,
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        stdin: bytes = b"",
+    ) -> Completed:
+        """See :class:`Sandbox`."""
+        files = files or {}
+        _check_names(files)
+        base = self.environment()
+        environment = {name: base[name] for name in _BARE} | dict(env or {})
+        job = Job(
+            "exec", limits or Limits(), environment, tuple(mounts), argv=tuple(argv), files=dict(files), stdin=stdin
+        )
+        running = self._start(job)
+        try:
+            end = running.wait(None)
+        except BaseException:  # an interrupt of the user: not even then does a program go on alone
+            running.kill()
+            raise
+        assert end is not None
+        stdout, stderr = running.output()
+        reason = "" if end.reason == "exit" else end.reason
+        return Completed(end.returncode, stdout, stderr, reason, end.signal, running.seconds)
+
+    def start_worker(
+        self,
+        entry: str,
+        *,
+        sock: socket.socket,
+        name: str = "worker",
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        cpus: Sequence[int] | None = None,
+        warm: bool = True,
+    ) -> Worker:
+        """See :class:`Sandbox`."""
+        job = Job(
+            "entry",
+            limits or Limits(),
+            self.environment() | dict(env or {}),
+            tuple(mounts),
+            name=name,
+            entry=_check_entry(entry),
+            sock=sock,
+            cpus=tuple(cpus) if cpus is not None else None,
+            warm=warm,
+        )
+        with sock:
+            return self._start(job)
+
+    def call(
+        self,
+        entry: str,
+        payload: Mapping[str, Any],
+        *,
+        limits: Limits | None = None,
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        max_reply_bytes: int = 64 << 20,
+    ) -> dict[str, Any]:
+        """See :class:`Sandbox`."""
+        limits = limits or Limits(wall_s=120.0)
+        ours, theirs = socket.socketpair()
+        with ours:
+            job = Job(
+                "call",
+                limits,
+                self.environment() | dict(env or {}),
+                tuple(mounts),
+                entry=_check_entry(entry),
+                sock=theirs,
+                max_reply_bytes=max_reply_bytes,
+                warm=True,
+            )
+            with theirs:
+                worker = self._start(job)
+            try:
+                return _exchange(worker, ours, entry, payload, limits, max_reply_bytes)
+            finally:
+                worker.kill()
+
+    def close(self) -> None:
+        """Kill all workers and free everything. Idempotent."""
+        if self._owner != os.getpid():  # a fork of the owner, which only inherited it
+            return
+        with self._lock:
+            self._closed = True
+            workers = list(self._workers)
+        for worker in workers:
+            worker.kill()
+        with self._zygote_lock:
+            if self._zygote is not None:
+                self._zygote.close()
+                self._zygote = None
+        _live.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------ for the rungs
+
+    @abstractmethod
+    def launch(self, job: Job, plan: dict[str, Any], control: socket.socket, group: Group | None) -> LaunchParts:
+        """Start the process that will receive the plan on the other end of ``control``, which it is given here."""
+
+    @abstractmethod
+    def complete(self, job: Job, plan: dict[str, Any]) -> int | None:
+        """Add the rung's own keys to the plan; returns the user id slot that it took."""
+
+    def zygote_for(self, job: Job) -> Zygote | None:
+        """The zygote that is to fork a job, started and tested on first use; None where the job has to start cold.
+
+        Raises:
+            SandboxError: its workers can reach out. Nothing untrusted has run.
+        """
+        if not job.warm:
+            return None
+        with self._zygote_lock:
+            if self._zygote is not None and not self._zygote.alive():
+                self._zygote.close()
+                self._zygote = None
+            if self._zygote is None and not self.cold_because and not self._closed:
+                try:
+                    self._zygote = Zygote(self.environment(), isolated=self._isolated)
+                except SandboxError as error:
+                    self.cold_because = error.message
+                else:
+                    self._test_zygote()
+            return self._zygote
+
+    def _test_zygote(self) -> None:
+        """Close the zygote again where this host cannot confine its workers, or they are not as confined as claimed."""
+        if not self.confines:
+            return
+        try:
+            _probe.require(_probe.probe_worker(self), "a warm worker")
+        except (SandboxError, WorkerFailed) as error:
+            assert self._zygote is not None
+            self._zygote.close()
+            self._zygote = None
+            if "holes" in error.data:
+                raise
+            self.cold_because = error.message
+
+    def describe_all(self) -> tuple[str, ...]:
+        """The layers around a guest and those that it puts on itself."""
+        abi = _landlock.abi()
+        return (*self.around, *((f"landlock:abi{abi}",) if abi else ("no-landlock",)), "seccomp")
+
+    def environment(self) -> dict[str, str]:
+        """The environment of workers."""
+        return base_environment(self.threads, self.python_paths)
+
+    def _start(self, job: Job) -> Running:
+        self._refuse_closed()
+        group = self.groups.create(job.limits)
+        uid: int | None = None
+        ours, theirs = socket.socketpair()
+        try:
+            plan = self._plan(job, group)
+            uid = self.complete(job, plan)
+            with theirs:
+                parts = self.launch(job, plan, theirs, group)
+        except BaseException:
+            ours.close()
+            if group is not None:
+                group.close()
+            _slots.release(uid)
+            raise
+        reap = parts.reap or functools.partial(reap_worker, ours)
+        launch = Launch(
+            ours, parts.pipes, group, uid, parts.kill, reap, parts.layers, parts.warm, parts.guests, parts.cleanup
+        )
+        running = Running(launch, job.limits, job.name)
+        running.shake_hands(plan, job.sock)
+        with self._lock:
+            self._workers.add(running)
+        try:
+            self._refuse_closed()  # by another thread, meanwhile
+        except SandboxError:
+            running.kill()
+            raise
+        return running
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise SandboxError("the sandbox is closed", hint="open another one with open_sandbox")
+
+    def _plan(self, job: Job, group: Group | None) -> dict[str, Any]:
+        limits = job.limits
+        rlimits = {
+            "core": 0,
+            "cpu": limits.cpu_s,
+            "fsize": limits.tmpfs_bytes,
+            "memlock": 8 << 20,
+            "msgqueue": 0,
+            "nice": 0,
+            "nofile": limits.nofile,
+            "rtprio": 0,
+            "sigpending": 1024,
+        }
+        if group is None or not group.limits_memory:
+            rlimits["data"] = limits.memory_bytes
+        return {
+            "kind": job.kind,
+            "argv": job.argv,
+            "entry": job.entry,
+            "env": job.env,
+            "sock": job.sock is not None,
+            "max_reply_bytes": job.max_reply_bytes,
+            "cpus": self._cpus if job.cpus is None else job.cpus,
+            "rlimits": rlimits,
+            "filter": job.level,
+        }
+
+
+@dataclass
+class LaunchParts:
+    """What a rung hands back from :meth:`BaseSandbox.launch`; see :class:`Launch`."""
+
+    pipes: Pipes
+    kill: Callable[[], None]
+    reap: Callable[[float], int | None] | None  # None: the zygote reports over the control socket
+    layers: tuple[str, ...]
+    warm: bool = False
+    guests: Callable[[], list[int]] | None = None  # None: the entry's process and its descendants
+    cleanup: list[Callable[[], None]] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def standard_streams(stdin: bytes) -> Any:
+    """Pipes for a process to print into: yields (stdin, stdout, stderr, Pipes) and closes the child's ends."""
+    out_read, out_write = os.pipe2(os.O_CLOEXEC)
+    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+    source = memory.product_memfd(stdin, "stdin") if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield source, out_write, err_write, Pipes(out_read, err_read)
+    except BaseException:
+        messages.close_fds([out_read, err_read])
+        raise
+    finally:
+        messages.close_fds([source, out_write, err_write])
+
+
+def reaper(process: Process) -> Callable[[float], int | None]:
+    """How a process that is our child is waited for."""
+
+    def reap(timeout_s: float) -> int | None:
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    return reap
+
+
+def entry_command(kind: str, control: socket.socket) -> list[str]:
+    """The command line of the first program inside. What only execs skips site-packages: 10 ms instead of 40."""
+    bare = ["-I", "-S"] if kind == "exec" else []
+    return [sys.executable, *bare, "-B", ENTRY_FILE, str(control.fileno())]
+
+
+def _exchange(
+    worker: Running, ours: socket.socket, entry: str, payload: Mapping[str, Any], limits: Limits, max_reply_bytes: int
+) -> dict[str, Any]:
+    deadline = time.monotonic() + limits.wall_s
+    try:
+        messages.send_message(ours, payload, timeout_s=limits.wall_s, max_bytes=_MAX_PAYLOAD_BYTES)
+        left = max(0.0, deadline - time.monotonic())
+        reply, _ = messages.recv_message(
+            ours, timeout_s=left, max_bytes=max_reply_bytes, max_depth=_REPLY_DEPTH, max_fds=0
+        )
+    except (messages.PeerClosed, messages.PeerTimeout) as error:
+        if isinstance(error, messages.PeerClosed):
+            worker.wait(5.0)
+        end = worker.kill()
+        kind: str = "timeout" if isinstance(error, messages.PeerTimeout) else end.reason
+        if kind not in ("timeout", "oom", "output"):
+            kind = "crash"
+        detail = f"signal {end.signal}" if end.signal else f"status {end.returncode}"
+        raise _failed(worker, entry, kind, f"{kind}, {detail}") from error
+    except messages.ProtocolError as error:
+        raise _failed(worker, entry, "reply", error.message) from error
+    if "exception" in reply:
+        failure = "exception" if reply["exception"] else "reply"
+        text = f"{reply['exception']}: {reply.get('message', '')}" if reply["exception"] else reply.get("message", "")
+        raise _failed(worker, entry, failure, str(text)[:2000], traceback=str(reply.get("traceback", ""))[:8192])
+    if not isinstance(reply.get("result"), dict):
+        raise _failed(worker, entry, "reply", "the answer is no object")
+    result: dict[str, Any] = reply["result"]
+    return result
+
+
+def _failed(worker: Running, entry: str, kind: str, why: str, **data: Any) -> WorkerFailed:
+    worker.kill()
+    tail = worker.output()[1][-_STDERR_TAIL:].decode(errors="replace")
+    return WorkerFailed(f"{entry} failed in the sandbox: {why}", kind=kind, stderr=tail, **data)
+
+
+def _check_entry(entry: str) -> str:
+    module, colon, name = entry.partition(":")
+    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise UsageError(f"{entry!r} is not of the form package.module:function")
+    return entry
+
+
+def _check_names(files: Mapping[str, bytes]) -> None:
+    for name in files:
+        parts = name.split("/")
+        if not name or name.startswith("/") or any(part in ("", ".", "..") for part in parts) or "\0" in name:
+            raise UsageError(f"{name!r} is not a plain relative path for a file under /in")
+
+
+def _close_all() -> None:
+    for sandbox in list(_live):
+        sandbox.close()
+
+
+atexit.register(_close_all)

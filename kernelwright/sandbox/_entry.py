@@ -1,0 +1,154 @@
+"""The first program inside a sandbox: takes its plan, confines itself, says so, and only then lets the guest in.
+
+Started by bubblewrap or by the ``process`` rung as ``python _entry.py CONTROL_FD``, or reached by a fork of the zygote.
+The control socket is closed before the guest runs. It speaks in this order: plan in; ``ready`` (or ``error``) out;
+``go`` in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # started as a file, without PYTHONPATH where it only execs something
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+import importlib
+import select
+import socket
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from kernelwright.sandbox import _confine, _kernel, _tasks, messages
+
+MAX_PLAN_BYTES = 1 << 20
+_HANDSHAKE_S = 60.0
+_TRACEBACK_CHARS = 8192
+
+
+def receive_plan(control: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The plan and the descriptors that belong to it: first the guest's socket where it has one, then the groups'."""
+    return messages.recv_message(control, timeout_s=_HANDSHAKE_S, max_bytes=MAX_PLAN_BYTES)
+
+
+def perform(control: socket.socket, plan: Mapping[str, Any], sock_fd: int | None, layers: list[str]) -> NoReturn:
+    """Confine this process, shake hands, run the guest, and end."""
+    try:
+        layers = layers + _confine.confine(plan)
+    except (OSError, ValueError, NotImplementedError) as error:
+        fail(control, f"{type(error).__name__}: {error}")
+    messages.send_message(control, {"ready": True, "layers": layers})
+    messages.recv_message(control, timeout_s=_HANDSHAKE_S, max_fds=0)
+    control.close()
+    os.environ.clear()
+    os.environ.update(plan["env"])
+    if plan["kind"] == "exec":
+        _execute(plan["argv"])
+    assert sock_fd is not None
+    _call(plan, socket.socket(fileno=sock_fd))
+
+
+def fail(control: socket.socket, reason: str) -> NoReturn:
+    """Tell the trusted side that the sandbox could not be set up, and end before any guest runs."""
+    messages.send_message(control, {"error": reason[:2000]})
+    os._exit(125)
+
+
+def resolve(entry: str) -> Callable[..., Any]:
+    """The function that "package.module:function" names."""
+    module, _, name = entry.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _execute(argv: list[str]) -> NoReturn:
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(127)
+
+
+def _call(plan: Mapping[str, Any], sock: socket.socket) -> NoReturn:
+    """Run the entry as ``function(sock)``, or answer one payload with it, and end without ``atexit``."""
+    status = 0
+    try:
+        if plan["kind"] == "call":
+            _answer(plan["entry"], sock, plan["max_reply_bytes"])
+        else:
+            resolve(plan["entry"])(sock)
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:  # noqa: BLE001 - the boundary of the process: the traceback goes to stderr
+        traceback.print_exc()
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            status = status or 1
+    os._exit(status & 0xFF)
+
+
+def _answer(entry: str, sock: socket.socket, max_reply_bytes: int) -> None:
+    """Receive a payload, call, reply {"result": ...} or {"exception": type, "message": text, "traceback": text}."""
+    payload, _ = messages.recv_message(sock, timeout_s=None, max_bytes=1 << 30, max_depth=64, max_fds=0)
+    try:
+        reply = {"result": resolve(entry)(payload)}
+    except Exception as error:  # noqa: BLE001 - the boundary of the process: the traceback goes to the caller
+        text = traceback.format_exc()[-_TRACEBACK_CHARS:]
+        reply = {"exception": type(error).__name__, "message": str(error)[:2000], "traceback": text}
+    try:
+        messages.send_message(sock, reply, timeout_s=3600.0, max_bytes=max_reply_bytes)
+    except messages.PeerClosed:
+        raise
+    except messages.ProtocolError as error:
+        messages.send_message(sock, {"exception": "", "message": error.message})
+
+
+def main() -> NoReturn:
+    """Entry point of the file."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    plan, fds = receive_plan(control)
+    count = 1 if plan["sock"] else 0
+    try:
+        _confine.join_groups(fds[count:])
+    except OSError as error:
+        fail(control, f"cannot join the control group: {error}")
+    keep = {0, 1, 2, control.fileno(), *fds[:count]}
+    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
+        if fd not in keep:
+            messages.close_fds([fd])
+    if plan.get("reaper"):
+        _fork_under_reaper(control, fds[:count])
+    perform(control, plan, fds[0] if count else None, [])
+
+
+def _fork_under_reaper(control: socket.socket, guest_fds: tuple[int, ...]) -> None:
+    """Go on in a child. The parent ends every descendant, adopted ones too, when the child or the trusted side ends.
+
+    Without a pid namespace nothing else would: a daemon leaves its process group and its parent.
+    """
+    _kernel.prctl(_kernel.PR_SET_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if child == 0:
+        return
+    messages.close_fds([1, 2, *guest_fds])
+    poll = select.poll()
+    poll.register(control, select.POLLRDHUP)  # the trusted side hung up
+    poll.register(os.pidfd_open(child), select.POLLIN)
+    poll.poll()
+    _, status = os.waitpid(child, os.WNOHANG)
+    code = os.waitstatus_to_exitcode(status)
+    while True:
+        _tasks.kill_descendants()
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            os._exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Opening a sandbox: the rungs by name, the self-test that each must pass first, and what ``doctor`` shows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kernelwright.errors import MissingToolError, SandboxError, UsageError
+from kernelwright.sandbox import _kernel, _landlock, _probe
+from kernelwright.sandbox._base import BaseSandbox
+from kernelwright.sandbox._bwrap import BwrapSandbox
+from kernelwright.sandbox._cgroups import Cgroups
+from kernelwright.sandbox._process import ProcessSandbox, UnconfinedSandbox
+from kernelwright.sandbox._types import Probe, Sandbox
+
+_RUNGS: Final[dict[str, Callable[[tuple[str, ...], int], BaseSandbox]]] = {
+    "bwrap": lambda paths, threads: BwrapSandbox(python_paths=paths, threads=threads),
+    "process": lambda paths, threads: ProcessSandbox(python_paths=paths, threads=threads),
+    "none": lambda paths, threads: UnconfinedSandbox(python_paths=paths, threads=threads),
+}
+_passed: set[tuple[str, str | None, int]] = set()  # what passed its self-test in this process
+
+
+def open_sandbox(kind: str = "bwrap", *, python_paths: Sequence[str] = (), threads: int = 1) -> Sandbox:
+    """Open a sandbox that passed its self-test.
+
+    Args:
+        kind: ``bwrap``; ``process`` (no namespaces, labelled so in ``layers``); ``none`` (no confinement); or ``auto``,
+            which is ``bwrap`` where that works here and else ``process``.
+        python_paths: directories importable inside besides this Python's own and this package.
+        threads: OpenMP threads of workers.
+
+    Raises:
+        MissingToolError: bubblewrap is not installed.
+        SandboxError: it cannot be set up here, or the self-test reached out of it.
+        UsageError: there is no such kind.
+    """
+    if kind == "auto":
+        with contextlib.suppress(MissingToolError, SandboxError):
+            return _open_tested("bwrap", python_paths, threads)
+        return _open_tested("process", python_paths, threads)
+    if kind not in _RUNGS:
+        raise UsageError(f"unknown sandbox {kind!r}", hint=f"choose one of: auto, {', '.join(_RUNGS)}")
+    return _open_tested(kind, python_paths, threads)
+
+
+def self_test(sandbox: Sandbox) -> list[Probe]:
+    """Try to break out, from a one-shot program and from a worker; a probe is ``ok`` where the sandbox held.
+
+    Raises:
+        SandboxError: the sandbox could not be set up.
+    """
+    if not isinstance(sandbox, BaseSandbox):
+        raise UsageError("the self-test knows only the sandboxes that open_sandbox returns")
+    programs = [Probe(f"program: {probe.name}", *probe[1:]) for probe in _probe.probe_program(sandbox)]
+    return programs + [Probe(f"worker: {probe.name}", *probe[1:]) for probe in _probe.probe_worker(sandbox)]
+
+
+def describe_host() -> dict[str, str]:
+    """What this host offers to sandboxes, for ``doctor``; each value says in words what was found."""
+    program = shutil.which("bwrap")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False) if program else None
+    try:
+        features = Cgroups.detect().features
+    except OSError as error:
+        features = (f"unreadable: {error}",)
+    abi = _landlock.abi()
+    return {
+        "bubblewrap": version.stdout.strip() if version else "missing (apt install bubblewrap)",
+        "user": "root (one user id per sandbox)" if os.geteuid() == 0 else f"uid {os.geteuid()} (user namespace)",
+        "user namespaces": _user_namespaces(),
+        "control groups": ", ".join(features) or "none usable (memory by rlimit and watchdog)",
+        "landlock": f"ABI {abi}" if abi else "not available",
+        "seccomp": "filter" if os.path.exists("/proc/sys/kernel/seccomp/actions_avail") else "not available",
+        "architecture": _kernel.machine(),
+    }
+
+
+def _open_tested(kind: str, python_paths: Sequence[str], threads: int) -> BaseSandbox:
+    sandbox = _RUNGS[kind](tuple(python_paths), threads)
+    key = kind, shutil.which("bwrap"), os.geteuid()
+    if kind != "none" and key not in _passed:
+        try:
+            _probe.require(_probe.probe_program(sandbox), f"a program in the {kind!r} sandbox")
+        except BaseException:
+            sandbox.close()
+            raise
+        _passed.add(key)
+    return sandbox
+
+
+def _user_namespaces() -> str:
+    for path, closed, remedy in (
+        ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "an AppArmor profile for bwrap"),
+    ):
+        with contextlib.suppress(OSError), open(path) as file:
+            if file.read().strip() == closed:
+                return f"restricted (needs {remedy})"
+    return "allowed"

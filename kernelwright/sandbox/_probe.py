@@ -1,0 +1,99 @@
+"""The self-test: sets up canaries outside, lets a guest look for them, and fails closed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kernelwright.errors import SandboxError
+from kernelwright.sandbox import _kernel, messages
+from kernelwright.sandbox._types import Limits, Probe
+from kernelwright.sandbox._view import package_parent
+
+if TYPE_CHECKING:
+    from kernelwright.sandbox._base import BaseSandbox
+
+_GUEST: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_attempts.py")
+_LIMITS: Final = Limits(wall_s=60.0, memory_bytes=1 << 30, output_bytes=1 << 16)
+_FORBIDDEN: Final = ("/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/home", "/root", "/run", "/dev", "/proc/self", "/in")
+
+
+def probe_program(sandbox: BaseSandbox) -> list[Probe]:
+    """What a one-shot program reaches."""
+    with _canaries(sandbox, sockets=0) as payload:
+        argv = [sys.executable, "-I", "-S", "-B", _GUEST]
+        done = sandbox.run(argv, stdin=json.dumps(payload).encode(), limits=_LIMITS)
+    if done.returncode != 0:
+        text = done.stderr[-500:].decode(errors="replace")
+        raise SandboxError(f"the sandbox's self-test did not run: {text}", hint="see: kernelwright doctor")
+    try:
+        return _read_results(messages.parse_object(done.stdout))
+    except messages.ProtocolError as error:
+        raise SandboxError(
+            f"the sandbox's self-test said nonsense: {error}", hint="see: kernelwright doctor"
+        ) from error
+
+
+def probe_worker(sandbox: BaseSandbox) -> list[Probe]:
+    """What a worker reaches: a warm one where the sandbox has a zygote."""
+    with _canaries(sandbox, sockets=1) as payload:
+        return _read_results(sandbox.call("kernelwright.sandbox._attempts:attempt", payload, limits=_LIMITS))
+
+
+def require(probes: list[Probe], what: str) -> None:
+    """Raise :class:`SandboxError` where an attempt succeeded."""
+    holes = [f"{probe.name} ({probe.detail})" for probe in probes if not probe.ok]
+    if holes:
+        raise SandboxError(
+            f"{what} can reach out of the sandbox: {'; '.join(holes)}",
+            hint="check the bwrap program on PATH, or choose another --sandbox; nothing untrusted was run",
+            holes=holes,
+        )
+
+
+def _read_results(results: dict[str, Any]) -> list[Probe]:
+    return [Probe(name, detail == "", str(detail)[:500]) for name, detail in results.items()]
+
+
+@contextlib.contextmanager
+def _canaries(sandbox: BaseSandbox, *, sockets: int) -> Iterator[dict[str, Any]]:
+    """A process with a secret environment, a secret file that all may read, and a listening socket."""
+    token = secrets.token_hex(16)
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-canary-"))
+        os.chmod(directory, 0o755)
+        secret = os.path.join(directory, "secret")
+        with open(secret, "w") as file:
+            file.write(token)
+        os.chmod(secret, 0o644)
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.bind(f"\0kernelwright-{token}")
+        listener.listen()
+        canary = subprocess.Popen(
+            ["/bin/sleep", "300"],
+            env={"KERNELWRIGHT_CANARY": token},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        stack.callback(canary.wait)
+        stack.callback(canary.kill)
+        yield {
+            "token": token,
+            "secret": secret,
+            "listener": f"kernelwright-{token}",
+            "canary": canary.pid,
+            "forbidden": [directory, os.path.expanduser("~"), os.getcwd(), sys.prefix, package_parent(), *_FORBIDDEN],
+            "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in sandbox.namespaces},
+            "capabilities": 1 << _kernel.CAP_DAC_READ_SEARCH if sandbox.keeps_read else 0,
+            "root": os.geteuid() == 0,
+            "sockets": sockets,
+        }

@@ -1,0 +1,224 @@
+"""The two lower rungs, for hosts where bubblewrap cannot work.
+
+``process``: no namespaces. What stays is a user id of its own (where this process is root), Landlock, seccomp without
+any socket, rlimits, a control group where there is one, and a reaper. ``none``: only rlimits and the wall clock; it
+must be asked for by name. Neither has a file system of its own: /in and /job stand for private directories, and are
+replaced by them wherever they stand as a path in ``argv``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kernelwright.errors import SandboxError
+from kernelwright.sandbox import _landlock, _slots, _spawn, _tasks
+from kernelwright.sandbox._base import BaseSandbox, Job, LaunchParts, entry_command, reaper, standard_streams
+from kernelwright.sandbox._cgroups import Cgroups, Group
+from kernelwright.sandbox._nursery import Zygote
+from kernelwright.sandbox._view import base_environment, package_parent
+
+_PRIVATE_PATH: Final = re.compile(r"(?<![\w./-])/(in|job)(?![\w.-])")
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_STOP_S: Final = 5.0
+
+
+class ProcessSandbox(BaseSandbox):
+    """Confinement without namespaces."""
+
+    name = "process"
+
+    def __init__(self, *, python_paths: Sequence[str] = (), threads: int = 1) -> None:
+        super().__init__(python_paths=python_paths, threads=threads, groups=self._find_groups(), isolated=False)
+        self._as_root = os.geteuid() == 0
+        # The guest's user cannot pass a closed directory above the interpreter: it may then read past file modes, and
+        # Landlock alone says what.
+        self.keeps_read = self._as_root and not all(
+            _passable(path) for path in (sys.prefix, sys.base_prefix, package_parent(), *self.python_paths)
+        )
+        self.around = self._describe()
+        self.layers = self.describe_all()
+
+    def complete(self, job: Job, plan: dict[str, Any]) -> int | None:
+        """See :class:`BaseSandbox`."""
+        uid = _slots.acquire()
+        plan["rlimits"]["nproc"] = job.limits.pids + (0 if uid is not None else _tasks.threads_of(os.getuid()))
+        plan["uid"] = uid
+        plan["keep_read"] = self.keeps_read
+        plan["die_with_parent"] = True
+        if plan["filter"] == "base":
+            plan["filter"] = "offline"
+        return uid
+
+    def launch(self, job: Job, plan: dict[str, Any], control: socket.socket, group: Group | None) -> LaunchParts:
+        """See :class:`BaseSandbox`."""
+        for mount in job.mounts:
+            if mount.target not in (None, mount.source):
+                raise SandboxError(
+                    f"the {self.name!r} rung cannot show {mount.source} at {mount.target}", hint="use --sandbox bwrap"
+                )
+        home = _make_home(job, plan["uid"])
+        try:
+            self._settle(job, plan, home)
+            zygote = self.zygote_for(job) if not job.limits.allow_exec else None
+            if zygote is not None:
+                return self._launch_warm(zygote, control, home)
+            return self._launch_cold(job, plan, control, home)
+        except BaseException:
+            _remove_home(home)
+            raise
+
+    def _settle(self, job: Job, plan: dict[str, Any], home: str) -> None:
+        """Put the private directories into the plan."""
+        work = f"{home}/job"
+        private = base_environment(self.threads, self.python_paths, home=work)
+        standard = self.environment()
+        plan["env"] = {
+            name: private[name] if name in private and standard.get(name) == value else value
+            for name, value in job.env.items()
+        }
+        plan["argv"] = [_PRIVATE_PATH.sub(lambda match: f"{home}/{match[1]}", word) for word in job.argv]
+        plan["cwd"] = work
+        readable = [*self.view.readable, "/proc", home, *_DEVICES, *(mount.source for mount in job.mounts)]
+        writable = [work, "/dev/null", *(mount.source for mount in job.mounts if mount.writable)]
+        plan["landlock"] = {"read": readable, "write": writable}
+
+    def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket, home: str) -> LaunchParts:
+        plan["reaper"] = True
+        with standard_streams(job.stdin) as (stdin, stdout, stderr, pipes):
+            argv = entry_command(job.kind, control)
+            process = _spawn.spawn(_spawn.Command(argv, plan["env"], stdin, stdout, stderr, [control.fileno()]))
+        return LaunchParts(
+            pipes,
+            _ender(process, plan["uid"]),
+            reaper(process),
+            self.around,
+            guests=lambda: _tasks.tree(process.pid)[1:],
+            cleanup=[lambda: _remove_home(home)],
+        )
+
+    def _launch_warm(self, zygote: Zygote, control: socket.socket, home: str) -> LaunchParts:
+        with standard_streams(b"") as (_, stdout, stderr, pipes):
+            zygote.fork(control, stdout, stderr, preload="")
+        layers = ("zygote", *self.around)
+        return LaunchParts(pipes, lambda: None, None, layers, warm=True, cleanup=[lambda: _remove_home(home)])
+
+    def _find_groups(self) -> Cgroups:
+        return Cgroups.detect()
+
+    def _describe(self) -> tuple[str, ...]:
+        if _landlock.abi() == 0:
+            raise SandboxError(
+                "the 'process' rung needs Landlock, which this kernel does not have",
+                hint="use Linux 5.13 or later, or --sandbox bwrap",
+            )
+        features = self.groups.features
+        return (
+            "process",
+            "no-namespaces",
+            f"cgroup:{','.join(features)}" if features else "no-cgroup",
+            *(() if "memory" in features else ("memory:rlimit+watchdog",)),
+            "uid:per-slot" if self._as_root else "no-uid",
+            *(("capability:dac_read_search",) if self.keeps_read else ()),
+            "rlimits",
+        )
+
+
+class UnconfinedSandbox(ProcessSandbox):
+    """No confinement at all; must be asked for by name."""
+
+    name = "none"
+    confines = False
+
+    def complete(self, job: Job, plan: dict[str, Any]) -> int | None:
+        """See :class:`BaseSandbox`."""
+        plan["uid"] = None
+        plan["confined"] = False
+        plan["filter"] = None
+        plan["die_with_parent"] = True
+        return None
+
+    def _settle(self, job: Job, plan: dict[str, Any], home: str) -> None:
+        super()._settle(job, plan, home)
+        del plan["landlock"]
+
+    def _find_groups(self) -> Cgroups:
+        return Cgroups(None, {}, frozenset())
+
+    def _describe(self) -> tuple[str, ...]:
+        return ("unconfined",)
+
+    def describe_all(self) -> tuple[str, ...]:
+        """See :class:`BaseSandbox`."""
+        return self.around
+
+
+def _make_home(job: Job, uid: int | None) -> str:
+    """A directory with ``in`` (the job's files) and ``job`` (the guest's own)."""
+    home = tempfile.mkdtemp(prefix="kernelwright-sandbox-")
+    os.chmod(home, 0o711 if uid is not None else 0o700)
+    os.mkdir(f"{home}/in", 0o755)
+    os.mkdir(f"{home}/job", 0o700)
+    for name, data in job.files.items():
+        path = f"{home}/in/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(data)
+        os.chmod(path, 0o444)
+    if uid is not None:
+        os.chown(f"{home}/job", uid, uid)
+    return home
+
+
+def _remove_home(home: str) -> None:
+    """Remove what a guest left, whatever modes it set; ``rmtree`` follows no links."""
+
+    def retry(function: Callable[[str], None], path: str, _: object) -> None:
+        os.chmod(os.path.dirname(path), 0o700)
+        if not os.path.islink(path):
+            os.chmod(path, 0o700)
+        function(path)
+
+    try:
+        shutil.rmtree(home, onerror=retry)
+    except OSError:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _ender(process: _spawn.Process, uid: int | None) -> Callable[[], None]:
+    """Ends what the reaper should have ended (it does so when its socket hangs up), then the reaper itself."""
+
+    def end() -> None:
+        if uid is not None:
+            _tasks.kill_all(uid)
+        if process.poll() is not None:
+            return
+        for pid in reversed(_tasks.tree(process.pid)[1:]):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    return end
+
+
+def _passable(path: str) -> bool:
+    """Whether every user may enter all directories down to ``path``."""
+    path = os.path.realpath(path)
+    while path != "/":
+        if os.stat(path).st_mode & 0o001 == 0:
+            return False
+        path = os.path.dirname(path)
+    return True

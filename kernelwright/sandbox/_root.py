@@ -1,0 +1,100 @@
+"""Builds a sandbox's file system from inside: what bubblewrap does for cold workers, for those forked from the zygote.
+
+The root is a small tmpfs, read-only in the end; the host's tree is detached before anything untrusted runs. Steps as in
+``pivot_root(2)`` and bubblewrap: the new root is mounted over /tmp, which the pivot uncovers again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kernelwright.sandbox import _kernel
+
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom")
+_DEVICE_LINKS: Final = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+_HOST: Final = "/.host"
+_PLAIN: Final = _kernel.MS_NOSUID | _kernel.MS_NODEV
+_MAX_INODES: Final = 1 << 16
+
+
+def build_root(plan: Mapping[str, Any]) -> None:
+    """Leave the host's file system for one of our own. Needs fresh mount and pid namespaces and CAP_SYS_ADMIN in them.
+
+    Keys: ``binds`` [[host path, path]], ``links`` [[path, target]], ``directories`` [path], ``writable`` [path],
+    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]].
+    """
+    _kernel.mount("none", "/", None, _kernel.MS_REC | _kernel.MS_PRIVATE)
+    _kernel.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, "size=1m,nr_inodes=8192,mode=755")
+    os.mkdir(f"/tmp{_HOST}")
+    _kernel.pivot_root("/tmp", f"/tmp{_HOST}")
+    os.chdir("/")
+    os.umask(0o022)
+    _make_devices()
+    os.mkdir("/proc")
+    _kernel.mount("proc", "/proc", "proc", _PLAIN | _kernel.MS_NOEXEC | _kernel.MS_RDONLY)
+    for path in plan["writable"]:
+        os.makedirs(path, exist_ok=True)
+        options = f"size={plan['tmpfs_bytes']},nr_inodes={_MAX_INODES},mode=1777"
+        _kernel.mount("tmpfs", path, "tmpfs", _PLAIN, options)
+    for path in plan["directories"]:
+        os.makedirs(path, exist_ok=True)
+    for source, target in plan["binds"]:
+        _bind(source, target)
+    for source, target, writable in plan["mounts"]:
+        _bind(source, target, writable=writable)
+    for path, target in plan["links"]:
+        os.symlink(target, path)
+    _kernel.unmount(_HOST)
+    os.rmdir(_HOST)
+    flags = _kernel.MS_REMOUNT | _kernel.MS_BIND | _kernel.MS_RDONLY | _PLAIN
+    _kernel.mount("none", "/", None, flags)
+
+
+def _make_devices() -> None:
+    os.mkdir("/dev")
+    for name in _DEVICES:
+        path = f"/dev/{name}"
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+        _kernel.bind(f"{_HOST}{path}", path, devices=True)
+    for name, target in _DEVICE_LINKS.items():
+        os.symlink(target, f"/dev/{name}")
+
+
+def _bind(source: str, target: str, *, writable: bool = False) -> None:
+    source = _HOST + _inside_host(source)
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if not os.path.exists(target):
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+    _kernel.bind(source, target, writable=writable)
+
+
+def _inside_host(path: str) -> str:
+    """Resolve links with the host's tree as the root: an absolute link would lead out of ``/.host``."""
+    done, todo, hops = "", [part for part in path.split("/") if part], 0
+    while todo:
+        part = todo.pop(0)
+        if part == "..":
+            done = os.path.dirname(done)
+            continue
+        step = f"{done}/{part}"
+        if not os.path.islink(_HOST + step):
+            done = step
+            continue
+        hops += 1
+        if hops > 40:
+            raise OSError(40, f"too many links in {path}")
+        link = os.readlink(_HOST + step)
+        todo = [piece for piece in link.split("/") if piece not in ("", ".")] + todo
+        if link.startswith("/"):
+            done = ""
+    return done

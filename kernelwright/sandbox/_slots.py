@@ -1,0 +1,52 @@
+"""User ids for sandboxes: one for each that lives, so that no two of them can signal, trace or read one another.
+
+An id is held by an abstract unix socket of its name: unique on the host (in its network namespace), across processes,
+and gone with its owner, however it dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from typing import Final
+
+from kernelwright.errors import SandboxError
+
+FIRST_UID: Final = 61010
+_COUNT: Final = 990
+_lock = threading.Lock()
+_held: dict[int, socket.socket] = {}
+
+
+def acquire() -> int | None:
+    """A free user id; None where this process is not root, and so cannot change users.
+
+    Raises:
+        SandboxError: all are taken.
+    """
+    if os.geteuid() != 0:
+        return None
+    with _lock:
+        for uid in range(FIRST_UID, FIRST_UID + _COUNT):
+            if uid in _held:
+                continue
+            lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                lock.bind(f"\0kernelwright-slot-{uid}")
+            except OSError as error:
+                lock.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            _held[uid] = lock
+            return uid
+    raise SandboxError(f"all {_COUNT} sandbox user ids are taken", hint="end other kernelwright processes")
+
+
+def release(uid: int | None) -> None:
+    """Give a user id back; only after everything that ran under it is gone."""
+    if uid is not None:
+        with _lock:
+            _held.pop(uid).close()

@@ -1,0 +1,66 @@
+"""Starts processes from one thread that lives as long as this process.
+
+The kernel's parent-death signal, which ``bwrap --die-with-parent`` relies on, fires when the *thread* that forked ends.
+Were a worker started from a caller's short-lived thread, it would die with that thread.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+Process = subprocess.Popen[bytes]
+
+
+class Command(NamedTuple):
+    """What to start: it inherits ``fds`` under their numbers, and the three standard ones as given."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    stdin: int
+    stdout: int
+    stderr: int
+    fds: Sequence[int]
+    cwd: str = "/"
+
+
+_requests: queue.SimpleQueue[tuple[Command, Future[Process]]] = queue.SimpleQueue()
+_started_in = 0
+_lock = threading.Lock()
+
+
+def spawn(command: Command) -> Process:
+    """Start a process. Raises OSError where its program cannot be run."""
+    global _requests, _started_in
+    with _lock:
+        if _started_in != os.getpid():  # the first call, or the first after a fork
+            _requests, _started_in = queue.SimpleQueue(), os.getpid()
+            threading.Thread(target=_serve, args=(_requests,), name="sandbox-spawn", daemon=True).start()
+    answer: Future[Process] = Future()
+    _requests.put((command, answer))
+    return answer.result()
+
+
+def _serve(requests: queue.SimpleQueue[tuple[Command, Future[Process]]]) -> None:
+    while True:
+        command, answer = requests.get()
+        try:
+            process = subprocess.Popen(
+                list(command.argv),
+                env=dict(command.env),
+                stdin=command.stdin,
+                stdout=command.stdout,
+                stderr=command.stderr,
+                pass_fds=tuple(command.fds),
+                cwd=command.cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(process)

@@ -1,0 +1,137 @@
+"""Processes as /proc shows them: descendants, stopping them where there is no freezer, and their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kernelwright.errors import SandboxError
+
+_WAIT_S: Final = 5.0
+
+
+def tree(pid: int) -> list[int]:
+    """A process and its descendants that have not been orphaned, parents first."""
+    children = _children if os.path.exists("/proc/thread-self/children") else _children_by_search()
+    found = [pid]
+    for known in found:
+        found.extend(children(known))
+    return found
+
+
+def owned_by(uid: int) -> list[int]:
+    """All processes of a user id, zombies left out."""
+    return [pid for pid in _all() if _uid(pid) == uid and _state(f"/proc/{pid}/stat") not in "ZX"]
+
+
+def kill_all(uid: int) -> None:
+    """End all processes of a user id, however fast they multiply."""
+    deadline = time.monotonic() + _WAIT_S
+    while (pids := owned_by(uid)) and time.monotonic() < deadline:
+        _signal(pids, signal.SIGSTOP)
+        _signal(pids, signal.SIGKILL)
+
+
+def kill_descendants() -> None:
+    """End the descendants of this process; each is stopped first, so that it cannot multiply meanwhile."""
+    seen: set[int] = set()
+    while new := [member for member in tree(os.getpid())[1:] if member not in seen]:
+        seen.update(new)
+        _signal(new, signal.SIGSTOP)
+    _signal(seen, signal.SIGKILL)
+
+
+def threads_of(uid: int) -> int:
+    """How many threads a user id runs now: RLIMIT_NPROC counts them all."""
+    return sum(len(_thread_states(pid)) for pid in _all() if _uid(pid) == uid)
+
+
+def stop(members: Callable[[], list[int]]) -> None:
+    """Stop all that ``members`` lists with SIGSTOP; returns when every thread is seen to be stopped.
+
+    A program that sends itself SIGCONT from outside its threads (a timer, a descriptor's owner) could undo this; the
+    contestant filter refuses both.
+    """
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        seen = members()
+        _signal(seen, signal.SIGSTOP)
+        if all(state in "TtZX" for member in seen for state in _thread_states(member)) and seen == members():
+            return
+        if time.monotonic() > deadline:
+            raise SandboxError("a worker's tasks did not stop within 5 s", hint="run the job again")
+
+
+def resume(members: Iterable[int]) -> None:
+    """Undo :func:`stop`."""
+    _signal(members, signal.SIGCONT)
+
+
+def memory_bytes(members: Iterable[int]) -> int:
+    """Private and shared memory that processes use; mapped files (their libraries) left out."""
+    total = 0
+    for member in members:
+        with contextlib.suppress(OSError), open(f"/proc/{member}/status") as file:
+            for line in file:
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    total += int(line.split()[1]) << 10
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    """Children as the kernel lists them, thread by thread."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found.extend(int(child) for child in file.read().split())
+    return found
+
+
+def _children_by_search() -> Callable[[int], list[int]]:
+    """The same for kernels without CONFIG_PROC_CHILDREN, from one look at all processes."""
+    children: dict[int, list[int]] = {}
+    for pid in _all():
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as file:
+            children.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(pid)
+    return lambda parent: children.get(parent, [])
+
+
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _uid(pid: int) -> int:
+    """The real user id; -1 where the process is gone. (/proc/PID itself may show root: undumpable processes.)"""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+    except (OSError, StopIteration):
+        return -1
+
+
+def _state(path: str) -> str:
+    """A task's state letter; X where it is gone."""
+    try:
+        with open(path) as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "X"
+
+
+def _thread_states(pid: int) -> list[str]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return ["X"]
+    return [_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads]
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,209 @@
+"""What callers of the sandbox see: limits, results, and the two protocols."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol
+
+from kernelwright.errors import KernelwrightError
+
+FailureKind = Literal["exception", "timeout", "oom", "output", "crash", "reply"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one sandboxed program may use.
+
+    Attributes:
+        memory_bytes: memory of all its processes together, writable tmpfs included.
+        pids: processes and threads.
+        wall_s: wall clock; for a worker a hard ceiling on its life, frozen time included.
+        cpu_s: processor seconds of each process.
+        output_bytes: cap for each of stdout and stderr; more ends the program.
+        tmpfs_bytes: size of each of /tmp, /job and /dev/shm.
+        nofile: open files of each process.
+        allow_exec: whether a worker may start further programs; ``run`` always may.
+    """
+
+    memory_bytes: int = 4 << 30
+    pids: int = 64
+    wall_s: float = 60.0
+    cpu_s: int = 600
+    output_bytes: int = 1 << 20
+    tmpfs_bytes: int = 256 << 20
+    nofile: int = 256
+    allow_exec: bool = False
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A host path that shows inside, at ``target`` or else at its own path."""
+
+    source: str
+    target: str | None = None
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a one-shot program ended. Exit status and output are its own claims and prove nothing."""
+
+    returncode: int | None
+    stdout: bytes
+    stderr: bytes
+    reason: Literal["", "timeout", "output", "oom", "signal"]
+    signal: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a worker ended: ``exit`` for a status other than 0, ``signal``, or the limit that ended it."""
+
+    returncode: int | None
+    signal: int | None
+    reason: Literal["", "oom", "timeout", "output", "signal", "exit"]
+
+
+class Probe(NamedTuple):
+    """One attempt of the self-test to break out; ``ok`` means that it failed."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class WorkerFailed(KernelwrightError):
+    """A worker of :meth:`Sandbox.call` gave no answer.
+
+    ``kind`` is ``exception`` (its function raised), ``timeout``, ``oom``, ``output`` (printed too much), ``crash``, or
+    ``reply`` (the answer is not acceptable JSON). ``stderr`` is the tail of what it printed: hostile text.
+    """
+
+    @property
+    def kind(self) -> FailureKind:
+        """Why there is no answer."""
+        kind: FailureKind = self.data["kind"]
+        return kind
+
+    @property
+    def stderr(self) -> str:
+        """Last 4 KiB of the worker's standard error."""
+        return str(self.data.get("stderr", ""))
+
+    @property
+    def traceback(self) -> str:
+        """The traceback that the worker sent, for kind ``exception``: hostile text, cut."""
+        return str(self.data.get("traceback", ""))
+
+
+class Worker(Protocol):
+    """A running sandboxed function, connected to its caller by a socket."""
+
+    @property
+    def pid(self) -> int:
+        """Host process id of the process that runs the entry."""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that confine this worker."""
+
+    @property
+    def warm(self) -> bool:
+        """True where it was forked from the process that had imported torch already."""
+
+    def freeze(self) -> None:
+        """Stop all its tasks; returns once the kernel confirms it. Raises :class:`SandboxError` if it does not."""
+
+    def thaw(self) -> None:
+        """Let it run on."""
+
+    def alive(self) -> bool:
+        """Whether the entry's process still exists."""
+
+    def wait(self, timeout_s: float) -> Exit | None:
+        """How it ended, or None where it still runs after ``timeout_s`` seconds."""
+
+    def kill(self) -> Exit:
+        """End everything in it and free what it held. Idempotent."""
+
+    def output(self) -> tuple[bytes, bytes]:
+        """Standard output and error so far, each cut at ``Limits.output_bytes``."""
+
+
+class Sandbox(Protocol):
+    """Runs untrusted programs under limits. Safe to use from several threads."""
+
+    @property
+    def name(self) -> str:
+        """Its kind: ``bwrap``, ``process`` or ``none``."""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that are active, and the missing ones as ``no-...``."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        files: Mapping[str, bytes] = ...,
+        mounts: Sequence[Mount] = ...,
+        env: Mapping[str, str] = ...,
+        limits: Limits = ...,
+        stdin: bytes = ...,
+    ) -> Completed:
+        """Run one program to its end. ``files`` show read-only under /in; it starts in /job, an empty tmpfs.
+
+        Raises:
+            SandboxError: the sandbox could not be set up; nothing untrusted was run.
+        """
+
+    def start_worker(
+        self,
+        entry: str,
+        *,
+        sock: socket.socket,
+        name: str = ...,
+        mounts: Sequence[Mount] = ...,
+        env: Mapping[str, str] = ...,
+        limits: Limits = ...,
+        cpus: Sequence[int] | None = ...,
+        warm: bool = ...,
+    ) -> Worker:
+        """Call ``entry`` ("package.module:function") inside as ``function(sock)``.
+
+        ``sock`` is the child's end of a stream socket pair; it belongs to the worker from now on and is closed here,
+        also on failure, so that the other end sees the worker's death.
+
+        Raises:
+            SandboxError: the sandbox could not be set up; nothing untrusted was run.
+        """
+
+    def call(
+        self,
+        entry: str,
+        payload: Mapping[str, Any],
+        *,
+        limits: Limits = ...,
+        mounts: Sequence[Mount] = ...,
+        env: Mapping[str, str] = ...,
+        max_reply_bytes: int = ...,
+    ) -> dict[str, Any]:
+        """Call ``entry`` inside as ``function(payload) -> dict``, in a worker of its own; JSON both ways.
+
+        Raises:
+            WorkerFailed: it raised, died, broke a limit, or answered something unacceptable.
+            SandboxError: the sandbox could not be set up.
+        """
+
+    def close(self) -> None:
+        """Kill all workers and free everything. Idempotent."""
+
+    def __enter__(self) -> Sandbox: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

@@ -1,0 +1,159 @@
+"""The zygote: a trusted process that has imported torch, and forks itself for each warm worker.
+
+A fork is ready in milliseconds where a fresh interpreter takes a second and a half. It stays safe because the zygote
+has one thread, never runs an OpenMP region (its children would hang in their first one), holds no secret, and was
+started with the clean environment that its children show in /proc. It is process 1 of a pid namespace of its own, so
+its end is the end of all of its children.
+
+Requests come over the control socket: {"preload": module} with three descriptors, the worker's control socket and its
+standard output and error. What the worker is to do comes over the worker's own socket (see ``_entry``). When a worker
+ends, the zygote reports {"exit": code} there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, Final, NoReturn
+
+from kernelwright.sandbox import _confine, _entry, _kernel, _root, messages
+
+_PRELOADED: Final = ("ctypes", "json", "mmap", "struct", "numpy", "torch", "traceback")
+_WORKER_NAMESPACES: Final = _kernel.CLONE_NEWNS | _kernel.CLONE_NEWNET | _kernel.CLONE_NEWIPC | _kernel.CLONE_NEWUTS
+_INSIDE_UID: Final = 1000
+
+
+def main() -> NoReturn:
+    """``python -m kernelwright.sandbox._zygote CONTROL_FD``: isolate, import, say ready, serve until hang-up."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    config, _ = messages.recv_message(control, timeout_s=60.0, max_fds=0)
+    try:
+        if config["isolated"]:
+            _enter_namespaces(control)
+        loaded = [name for name in _PRELOADED if _preload(name)]
+    except OSError as error:
+        messages.send_message(control, {"error": str(error)})
+        sys.exit(125)
+    gc.collect()
+    gc.freeze()  # collections in a child would otherwise copy every page that they look at
+    messages.send_message(control, {"ready": True, "loaded": loaded, "threads": _threads()})
+    _serve(control, isolated=config["isolated"])
+
+
+def _enter_namespaces(control: socket.socket) -> None:
+    """Become process 1 of a pid namespace, as an ordinary user within a user namespace. Returns in the child."""
+    if os.geteuid() != 0:
+        uid, gid = os.geteuid(), os.getegid()
+        _kernel.unshare(_kernel.CLONE_NEWUSER)
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{_INSIDE_UID} {uid} 1"),
+            ("gid_map", f"{_INSIDE_UID} {gid} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    _kernel.unshare(_kernel.CLONE_NEWPID)
+    pid = os.fork()
+    if pid:
+        control.close()
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
+    """Fork on request and report exits, until the trusted side hangs up."""
+    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if isolated else -1
+    children: dict[int, tuple[int, int]] = {}  # pidfd: (pid, worker's control socket)
+    while True:
+        poll = select.poll()
+        for fd in (control.fileno(), *children):
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll():
+            if fd in children:
+                _report(fd, *children.pop(fd))
+                continue
+            try:
+                request, fds = messages.recv_message(control, timeout_s=10.0)
+            except messages.ProtocolError:
+                os._exit(0)
+            worker, pidfd, pid = _fork(control, request, fds, own_pid_namespace)
+            children[pidfd] = pid, worker
+
+
+def _fork(
+    control: socket.socket, request: dict[str, Any], fds: tuple[int, ...], own_pid_namespace: int
+) -> tuple[int, int, int]:
+    """Fork one worker; returns its control socket (the zygote's copy), its pidfd and its pid."""
+    worker, stdout, stderr = fds
+    if request["preload"]:
+        _preload(request["preload"])
+    if own_pid_namespace >= 0:
+        _kernel.unshare(_kernel.CLONE_NEWPID)
+    pid = os.fork()
+    if pid == 0:
+        control.detach()
+        _become_worker(worker, stdout, stderr, isolated=own_pid_namespace >= 0)
+    if own_pid_namespace >= 0:
+        _kernel.setns(own_pid_namespace, _kernel.CLONE_NEWPID)
+    messages.close_fds([stdout, stderr])
+    return worker, os.pidfd_open(pid), pid
+
+
+def _become_worker(control_fd: int, stdout: int, stderr: int, *, isolated: bool) -> NoReturn:
+    """In the child: let go of all that is the zygote's, build the walls, and go on as every first program does."""
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), 0)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != control_fd:
+            messages.close_fds([fd])
+    _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    control = socket.socket(fileno=control_fd)
+    try:
+        plan, fds = _entry.receive_plan(control)
+    except messages.ProtocolError:
+        os._exit(125)
+    try:
+        _confine.join_groups(fds[1:])
+        if isolated:
+            _kernel.unshare(_WORKER_NAMESPACES)
+            _root.build_root(plan["root"])
+            socket.sethostname("sandbox")
+    except OSError as error:
+        _entry.fail(control, str(error))
+    _entry.perform(control, plan, fds[0], [])
+
+
+def _report(pidfd: int, pid: int, worker: int) -> None:
+    """Reap a child and tell its owner how it ended."""
+    _, status = os.waitpid(pid, 0)
+    os.close(pidfd)
+    channel = socket.socket(fileno=worker)
+    with channel, contextlib.suppress(messages.ProtocolError):
+        messages.send_message(channel, {"exit": os.waitstatus_to_exitcode(status)}, timeout_s=0.0)
+
+
+def _preload(name: str) -> bool:
+    """Import a module if there is one; what fails here fails again, visibly, in the worker."""
+    try:
+        importlib.import_module(name)
+    except Exception:  # noqa: BLE001 - a module of ours may raise anything at import; the worker reports it
+        return False
+    return True
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+if __name__ == "__main__":
+    main()

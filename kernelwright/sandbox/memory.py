@@ -1,0 +1,105 @@
+"""Sealed shared memory: how tensors travel between the referee and its workers.
+
+The seals are the kernel's (``memfd_create(2)``, ``fcntl(2)``): once ``F_SEAL_FUTURE_WRITE`` is set, the mapping that
+the creator already holds stays writable while every later one, ``/proc/self/fd`` included, is read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from typing import Final
+
+F_ADD_SEALS: Final = 1033
+F_GET_SEALS: Final = 1034
+F_SEAL_SEAL: Final = 0x01
+F_SEAL_SHRINK: Final = 0x02
+F_SEAL_GROW: Final = 0x04
+F_SEAL_WRITE: Final = 0x08
+F_SEAL_FUTURE_WRITE: Final = 0x10
+_MFD_CLOEXEC: Final = 0x1
+_MFD_ALLOW_SEALING: Final = 0x2
+
+
+class SharedMemory:
+    """One mapped memory file. ``view`` is its bytes: writable for the creator, read-only where it was attached.
+
+    Attributes:
+        fd: descriptor of the memory file, owned by this object.
+        size: bytes.
+        view: (size,) bytes; numpy and torch take it without a copy (``frombuffer``).
+    """
+
+    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+        self.fd = fd
+        self.size = size
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._map: mmap.mmap | None = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=protection)
+        self.view = memoryview(self._map)
+
+    @classmethod
+    def create(cls, size: int, name: str) -> SharedMemory:
+        """Make a zero-filled memory file of ``size`` bytes, mapped writable here. ``name`` shows in /proc only."""
+        fd = os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK)
+            return cls(fd, size, writable=True)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def attach_readonly(cls, fd: int, size: int) -> SharedMemory:
+        """Map a descriptor that a peer sent, read-only. The object owns ``fd`` from now on.
+
+        Raises:
+            ValueError: the file is smaller than ``size`` (reading past its end would be a fault).
+        """
+        if os.fstat(fd).st_size < size:
+            raise ValueError(f"shared memory holds {os.fstat(fd).st_size} bytes, not {size}")
+        return cls(fd, size, writable=False)
+
+    def seal(self) -> None:
+        """From now on only the mapping held here can write; size and seals are final. Do this before sending ``fd``."""
+        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+
+    def close(self) -> None:
+        """Close the descriptor and unmap. Where arrays still look at ``view``, the last of them unmaps it."""
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        mapping, self._map = self._map, None
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            if mapping is not None:
+                mapping.close()
+        self.view = memoryview(b"")
+
+    def __enter__(self) -> SharedMemory:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+def product_memfd(data: bytes, name: str = "product") -> int:
+    """A memory file that holds ``data`` and that nobody can change again. The caller closes the descriptor."""
+    fd = os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

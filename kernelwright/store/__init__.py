@@ -1,0 +1,38 @@
+"""The database: everything that was tried and judged, with its evidence, in one SQLite file.
+
+Used by the trusted process only. ``Store.open(path)`` is the way in; the rest are the frozen rows that it hands back.
+"""
+
+from kernelwright.store._rows import (
+    BestRow,
+    Event,
+    IntegrityReport,
+    JobState,
+    LineageEdge,
+    Note,
+    ProblemState,
+    RunCosts,
+    RunRow,
+    RunStatus,
+    SearchHit,
+    StoredCall,
+    StoredEvaluation,
+)
+from kernelwright.store._store import Store
+
+__all__ = [
+    "BestRow",
+    "Event",
+    "IntegrityReport",
+    "JobState",
+    "LineageEdge",
+    "Note",
+    "ProblemState",
+    "RunCosts",
+    "RunRow",
+    "RunStatus",
+    "SearchHit",
+    "Store",
+    "StoredCall",
+    "StoredEvaluation",
+]

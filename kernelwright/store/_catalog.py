@@ -1,0 +1,323 @@
+"""What evaluations refer to: blobs, problems, environments, candidates with their ancestry, notes, search."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from kernelwright.errors import StoreError, UsageError
+from kernelwright.records import Advice, Candidate, Environment, Problem, ProblemMeta, sha256_text
+from kernelwright.store._codec import dump_json, load_record
+from kernelwright.store._connection import Connection
+from kernelwright.store._ids import new_id, utc_now
+from kernelwright.store._rows import LineageEdge, Note, SearchHit
+
+_LEAST_PREFIX = 6
+_HEX = re.compile(r"[0-9a-f]+")
+_EXCERPT_WORDS = 16
+
+
+class Catalog:
+    """Methods of the store about what is judged."""
+
+    _connection: Connection
+
+    # ------------------------------------------------------------------------------------------------ blobs
+
+    def put_blob(self, content: str | bytes, kind: str) -> str:
+        """Keep a text or bytes; returns its SHA-256. Equal content is kept once, under the kind it first had."""
+        data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+        sha256 = sha256_text(data)
+        row = {"sha256": sha256, "kind": kind, "size_bytes": len(data), "content": data, "created_at": utc_now()}
+        self._connection.insert("blobs", row, unless_present=True)
+        return sha256
+
+    def get_blob(self, sha256: str) -> bytes:
+        """The content with this hash.
+
+        Raises:
+            UsageError: there is none.
+        """
+        rows = self._connection.rows("SELECT content FROM blobs WHERE sha256 = ?", [sha256])
+        if not rows:
+            raise UsageError(f"the store holds no content {sha256!r}", hint="give the full SHA-256")
+        return bytes(rows[0]["content"])
+
+    def get_text(self, sha256: str) -> str:
+        """The text with this hash; raises UsageError like :meth:`get_blob`."""
+        return self.get_blob(sha256).decode("utf-8", "surrogatepass")
+
+    # --------------------------------------------------------------------------------------------- problems
+
+    def record_problem(self, problem: Problem) -> str:
+        """Keep this version of a problem and make it the current one; returns the version.
+
+        A version is named by the hash of identity, source and metadata. Boards and look-ups see evaluations of the
+        current version only: a changed reference starts anew.
+        """
+        identity = problem.model_dump(mode="python", exclude={"path"})
+        version = sha256_text(dump_json(identity, sort_keys=True))[:16]
+        with self._connection.write():
+            row = {
+                "version": version,
+                "problem": problem.id,
+                "suite": problem.suite,
+                "level": problem.level,
+                "name": problem.name,
+                "number": problem.number,
+                "source_sha256": self.put_blob(problem.source, "problem"),
+                "meta_json": dump_json(problem.meta),
+                "path": problem.path,
+                "created_at": utc_now(),
+            }
+            self._connection.insert("problems", row, unless_present=True)
+            self._connection.execute(
+                "INSERT INTO current_problems (problem, version) VALUES (?, ?) "
+                "ON CONFLICT (problem) DO UPDATE SET version = excluded.version",
+                [problem.id, version],
+            )
+        return version
+
+    def problem(self, problem_id: str, *, version: str | None = None) -> Problem:
+        """A recorded problem: its current version, or the one asked for.
+
+        Raises:
+            UsageError: it was never recorded.
+        """
+        rows = self._connection.rows(
+            "SELECT * FROM problems WHERE problem = :problem AND version = coalesce(:version, "
+            "(SELECT version FROM current_problems WHERE problem = :problem))",
+            {"problem": problem_id, "version": version},
+        )
+        if not rows:
+            raise UsageError(f"the store knows no problem {problem_id!r}", hint="'kernelwright problems list' has all")
+        row = rows[0]
+        return Problem(
+            id=row["problem"],
+            suite=row["suite"],
+            level=row["level"],
+            name=row["name"],
+            number=row["number"],
+            source=self.get_text(row["source_sha256"]),
+            meta=load_record(ProblemMeta, row["meta_json"]),
+            path=row["path"],
+        )
+
+    def _version_in_use(self, problem_id: str, run_id: str | None) -> str:
+        """The version that a run is pinned to, else the current one."""
+        rows = self._connection.rows(
+            "SELECT version FROM run_problems WHERE run_id = :run AND problem = :problem "
+            "UNION ALL SELECT version FROM current_problems WHERE problem = :problem LIMIT 1",
+            {"run": run_id, "problem": problem_id},
+        )
+        if not rows:
+            raise StoreError(f"problem {problem_id!r} was not recorded", hint="call record_problem first")
+        return str(rows[0]["version"])
+
+    # ----------------------------------------------------------------------------------------- environments
+
+    def record_environment(self, environment: Environment) -> str:
+        """Keep an environment; returns its id."""
+        row = {
+            "id": environment.id,
+            "device": environment.device,
+            "device_class": environment.device_class,
+            "torch": environment.torch,
+            "threads": environment.threads,
+            "record_json": dump_json(environment),
+            "created_at": utc_now(),
+        }
+        self._connection.insert("environments", row, unless_present=True)
+        return environment.id
+
+    def environment(self, environment_id: str) -> Environment:
+        """A recorded environment; raises UsageError where there is none with this id."""
+        rows = self._connection.rows("SELECT record_json FROM environments WHERE id = ?", [environment_id])
+        if not rows:
+            raise UsageError(f"the store knows no environment {environment_id!r}")
+        return load_record(Environment, rows[0]["record_json"])
+
+    # ------------------------------------------------------------------------------------------- candidates
+
+    def record_candidate(self, candidate: Candidate) -> str:
+        """Keep a candidate before it is judged; returns its hash.
+
+        A candidate that the problem has already keeps its first author, operator and note; parents that are new are
+        added to its lineage.
+        """
+        with self._connection.write():
+            self._candidate_id(candidate)
+        return candidate.sha256
+
+    def _candidate_id(self, candidate: Candidate) -> str:
+        """The row of a candidate, made where it is missing."""
+        known = "SELECT id FROM candidates WHERE sha256 = ? AND problem = ?"
+        key = [candidate.sha256, candidate.problem_id]
+        rows = self._connection.rows(known, key)
+        if not rows:
+            source_sha256 = self.put_blob(candidate.source, "source")
+            self._connection.insert("sources", {"sha256": source_sha256}, unless_present=True)
+            self._connection.insert("candidates", _candidate_row(candidate, source_sha256))
+            rows = self._connection.rows(known, key)
+        edges = [
+            {"child": key[0], "parent": parent, "relation": candidate.operator, "problem": key[1]}
+            for parent in candidate.parents
+        ]
+        self._connection.insert_all("lineage", edges, unless_present=True)
+        return str(rows[0]["id"])
+
+    def candidate(self, sha_prefix: str, *, problem: str | None = None) -> Candidate:
+        """The candidate whose hash begins with ``sha_prefix`` (at least 6 hex digits).
+
+        Args:
+            problem: needed only where one kernel was judged on several problems.
+
+        Raises:
+            UsageError: the prefix is malformed, matches nothing, or matches several (then it lists them).
+        """
+        prefix = sha_prefix.strip().lower()
+        if len(prefix) < _LEAST_PREFIX or not _HEX.fullmatch(prefix):
+            raise UsageError(f"{sha_prefix!r} is no kernel hash", hint=f"give at least {_LEAST_PREFIX} hex digits")
+        rows = self._connection.rows(
+            "SELECT * FROM candidates WHERE sha256 >= :prefix AND sha256 < :prefix || 'g' "
+            "AND problem = coalesce(:problem, problem) ORDER BY id",
+            {"prefix": prefix, "problem": problem},
+        )
+        if not rows:
+            raise UsageError(f"no kernel {sha_prefix!r} in the store", hint="'kernelwright kernels best' lists winners")
+        if len(rows) > 1:
+            matches = [f"{row['sha256']} ({row['problem']})" for row in rows]
+            raise UsageError(
+                f"{sha_prefix!r} names several kernels: {', '.join(matches)}",
+                hint="give more digits, or the problem",
+                matches=matches,
+            )
+        return self._candidate_of_row(rows[0])
+
+    def _candidate_of_row(self, row: dict[str, Any]) -> Candidate:
+        return Candidate(
+            problem_id=row["problem"],
+            source=self.get_text(row["source_sha256"]),
+            backend=row["backend"],
+            knobs=json.loads(row["knobs_json"]),
+            parents=tuple(json.loads(row["parents_json"])),
+            operator=row["operator"],
+            author=row["author"],
+            prompt_sha256=row["prompt_sha256"],
+            note=row["note"],
+        )
+
+    def lineage(self, sha256: str) -> list[LineageEdge]:
+        """All edges above a candidate, nearest first. Edges may form a circle (a knob turned back); each comes once."""
+        edges: dict[tuple[str, str, str], LineageEdge] = {}
+        seen, layer, depth = {sha256}, [sha256], 1
+        while layer:
+            marks = ", ".join("?" * len(layer))
+            found = self._connection.rows(
+                f"SELECT DISTINCT child, parent, relation FROM lineage WHERE child IN ({marks}) "
+                "ORDER BY child, parent, relation",
+                layer,
+            )
+            for row in found:
+                edges.setdefault((row["child"], row["parent"], row["relation"]), LineageEdge(depth=depth, **row))
+            layer = _unseen((row["parent"] for row in found), seen)
+            depth += 1
+        return list(edges.values())
+
+    # ------------------------------------------------------------------------------------- notes and search
+
+    def add_note(
+        self,
+        candidate_sha: str,
+        evaluation_id: str | None,
+        role: str,
+        advice: Advice,
+        run_id: str | None = None,
+        step: int | None = None,
+    ) -> str:
+        """Keep a piece of advice about a candidate; returns its id."""
+        note_id = new_id()
+        row = {
+            "id": note_id,
+            "candidate": candidate_sha,
+            "evaluation_id": evaluation_id,
+            "run_id": run_id,
+            "step": step,
+            "role": role,
+            "mode": advice.mode,
+            "bottleneck": advice.bottleneck,
+            "method": advice.method,
+            "plan": advice.plan,
+            "expected": advice.expected,
+            "action_json": dump_json(advice.action),
+            "created_at": utc_now(),
+        }
+        self._connection.insert("notes", row)
+        return note_id
+
+    def notes(self, *, candidate: str | None = None, run_id: str | None = None) -> list[Note]:
+        """Notes in the order in which they were made."""
+        rows = self._connection.rows(
+            "SELECT * FROM notes WHERE candidate = coalesce(:candidate, candidate) "
+            "AND (:run_id IS NULL OR run_id = :run_id) ORDER BY number",
+            {"candidate": candidate, "run_id": run_id},
+        )
+        return [_note(row) for row in rows]
+
+    def search(self, text: str, *, limit: int = 50) -> list[SearchHit]:
+        """Candidates whose source, or whose notes, hold all words of ``text``; best matches first, sources first."""
+        with self._connection.raw() as database:
+            query = str(database.quote_fts(text))
+        if not query.replace('"', "").strip():
+            return []
+        parameters = {"query": query, "limit": limit}
+        sources = self._connection.rows(
+            "SELECT 'source' AS kind, candidates.sha256 AS candidate, candidates.problem AS problem, excerpt FROM ("
+            f"SELECT rowid AS number, rank, snippet(sources_fts, -1, '', '', '…', {_EXCERPT_WORDS}) AS excerpt "
+            "FROM sources_fts WHERE sources_fts MATCH :query ORDER BY rank LIMIT :limit) AS hits "
+            "JOIN sources ON sources.id = hits.number JOIN candidates ON candidates.source_sha256 = sources.sha256 "
+            "ORDER BY hits.rank, candidates.id LIMIT :limit",
+            parameters,
+        )
+        notes = self._connection.rows(
+            "SELECT 'note' AS kind, notes.candidate AS candidate, coalesce((SELECT problem FROM candidates "
+            "WHERE candidates.sha256 = notes.candidate ORDER BY id), '') AS problem, excerpt FROM ("
+            f"SELECT rowid AS number, rank, snippet(notes_fts, -1, '', '', '…', {_EXCERPT_WORDS}) AS excerpt "
+            "FROM notes_fts WHERE notes_fts MATCH :query ORDER BY rank LIMIT :limit) AS hits "
+            "JOIN notes ON notes.number = hits.number ORDER BY hits.rank, notes.number",
+            parameters,
+        )
+        return [SearchHit(**row) for row in [*sources, *notes]][:limit]
+
+
+def _candidate_row(candidate: Candidate, source_sha256: str) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "sha256": candidate.sha256,
+        "problem": candidate.problem_id,
+        "source_sha256": source_sha256,
+        "backend": candidate.backend,
+        "knobs_json": dump_json(candidate.knobs),
+        "parents_json": dump_json(candidate.parents),
+        "operator": candidate.operator,
+        "author": candidate.author,
+        "prompt_sha256": candidate.prompt_sha256,
+        "note": candidate.note,
+        "created_at": utc_now(),
+    }
+
+
+def _note(row: dict[str, Any]) -> Note:
+    advice = {name: row[name] for name in ("mode", "bottleneck", "method", "plan", "expected")}
+    return Note(
+        **{name: row[name] for name in ("id", "candidate", "evaluation_id", "run_id", "step", "role", "created_at")},
+        advice=Advice(action=json.loads(row["action_json"]), **advice),
+    )
+
+
+def _unseen(names: Iterable[str], seen: set[str]) -> list[str]:
+    fresh = [name for name in dict.fromkeys(names) if name not in seen]
+    seen.update(fresh)
+    return fresh

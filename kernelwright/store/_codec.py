@@ -1,0 +1,37 @@
+"""Records to JSON text and back, exactly.
+
+JSON has no infinities and no NaN, and pydantic would write them as null, which no float field takes back. Here they
+become the texts that pydantic's float parser reads, so that SQLite's own JSON functions still work on what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+def dump_json(value: Any, *, sort_keys: bool = False) -> str:
+    """JSON of a record, or of plain data. Keys keep their order, since a record's hash may depend on it."""
+    plain = value.model_dump(mode="python") if isinstance(value, BaseModel) else value
+    return json.dumps(_finite(plain), sort_keys=sort_keys, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def load_record(kind: type[RecordT], text: str) -> RecordT:
+    """The record that :func:`dump_json` wrote."""
+    return kind.model_validate_json(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,296 @@
+"""Evaluations: written whole in one transaction, never changed; the board is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+from kernelwright import __version__
+from kernelwright.errors import StoreError, UsageError
+from kernelwright.records import (
+    Evaluation,
+    Interval,
+    LLMCall,
+    Speedup,
+    TimingSample,
+    Verdict,
+)
+from kernelwright.store._codec import dump_json, load_record
+from kernelwright.store._ids import new_id, utc_now
+from kernelwright.store._rows import BestRow, StoredEvaluation
+from kernelwright.store._runs import Runs
+
+_SELECT = (
+    "SELECT evaluations.*, candidates.sha256, candidates.problem, candidates.source_sha256, candidates.backend, "
+    "candidates.knobs_json, candidates.parents_json, candidates.operator, candidates.author, "
+    "candidates.prompt_sha256, candidates.note, (SELECT group_concat(reason, '; ') FROM quarantines "
+    "WHERE quarantines.evaluation_id = evaluations.id) AS quarantined "
+    "FROM evaluations JOIN candidates ON candidates.id = evaluations.candidate_id "
+)
+
+
+class Evaluations(Runs):
+    """Methods of the store about verdicts and their evidence."""
+
+    def record_evaluation(
+        self,
+        evaluation: Evaluation,
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        generation: int | None = None,
+        llm_calls: Sequence[LLMCall] = (),
+    ) -> str:
+        """Write a verdict with all its evidence, whole or not at all; returns the evaluation's id.
+
+        It belongs to the version of the problem that the run is pinned to, or else the current one. A candidate is
+        kept once for each problem; judging it again is a new evaluation.
+
+        Raises:
+            StoreError: verdict, candidate and environment do not belong together; the problem or run is unknown; the
+                database is locked or the disk full. Nothing was written then.
+        """
+        _refuse_mismatch(evaluation)
+        evaluation_id = new_id()
+        with self._connection.write():
+            self.record_environment(evaluation.environment)
+            row = {
+                "id": evaluation_id,
+                "candidate_id": self._candidate_id(evaluation.candidate),
+                "problem_version": self._version_in_use(evaluation.verdict.problem, run_id),
+                "environment_id": evaluation.verdict.environment,
+                "run_id": run_id,
+                "step": step,
+                "generation": generation,
+                **_verdict_columns(evaluation.verdict),
+                "software_version": __version__,
+                "created_at": utc_now(),
+            }
+            self._connection.insert("evaluations", row)
+            self._insert_evidence(evaluation_id, evaluation)
+            self.record_llm_calls(llm_calls, run_id=run_id, step=step, evaluation_id=evaluation_id)
+        return evaluation_id
+
+    def _insert_evidence(self, evaluation_id: str, evaluation: Evaluation) -> None:
+        key = {"evaluation_id": evaluation_id}
+        timing, profile = evaluation.verdict.timing, evaluation.verdict.profile
+        speedups = timing.speedup.items() if timing else ()
+        self._connection.insert_all(
+            "speedups", [{**key, "baseline": name, **speedup.model_dump()} for name, speedup in speedups]
+        )
+        self._connection.insert_all(
+            "timing_samples",
+            [{**key, "number": number, **_sample_row(sample)} for number, sample in enumerate(evaluation.samples)],
+        )
+        if profile is not None:
+            texts = {"metrics_json": dump_json(profile.metrics), "notes_json": dump_json(profile.notes)}
+            self._connection.insert("profiles", {**key, "rung": profile.rung, "bound": profile.bound, **texts})
+        for name, text in evaluation.artifacts.items():
+            blob = self.put_blob(text, "artifact")
+            self._connection.insert("artifacts", {**key, "name": name, "blob_sha256": blob})
+
+    def quarantine(self, evaluation_id: str, reason: str) -> None:
+        """Withdraw an evaluation: it stays, but counts on no board. Raises UsageError where there is none."""
+        if not reason:
+            raise UsageError("a quarantine needs a reason")
+        with self._connection.write():
+            self._rows_of_evaluation(evaluation_id)
+            row = {"id": new_id(), "evaluation_id": evaluation_id, "reason": reason, "created_at": utc_now()}
+            self._connection.insert("quarantines", row)
+
+    # ---------------------------------------------------------------------------------------------- reading
+
+    def evaluation(self, evaluation_id: str) -> StoredEvaluation:
+        """One evaluation with its raw samples and artifacts; raises UsageError where there is none."""
+        return self._stored(self._rows_of_evaluation(evaluation_id)[0], whole=True)
+
+    def _rows_of_evaluation(self, evaluation_id: str) -> list[dict[str, Any]]:
+        rows = self._connection.rows(f"{_SELECT} WHERE evaluations.id = ?", [evaluation_id])
+        if not rows:
+            raise UsageError(f"the store holds no evaluation {evaluation_id!r}")
+        return rows
+
+    def find_evaluation(
+        self,
+        *,
+        candidate: str,
+        problem: str,
+        run_id: str | None = None,
+        environment: str | None = None,
+        control: bool = False,
+        confirmed: bool | None = None,
+    ) -> StoredEvaluation | None:
+        """The latest evaluation of a candidate, without samples and artifacts; None where it was never judged.
+
+        Only evaluations of the version in use count (the run's, or the current one), and none that is quarantined.
+
+        Args:
+            candidate: full hash.
+            run_id: only those of this run.
+            environment: only those in this environment (its id).
+            control: look among control evaluations instead of candidates'.
+            confirmed: True: only those whose confirmation ran, with whatever end; False: only others; None: either.
+        """
+        found = self.evaluations(
+            run_id=run_id,
+            problem=problem,
+            candidate=candidate,
+            environment=environment,
+            control=control,
+            confirmed=confirmed,
+            current_only=run_id is None,
+            newest_first=True,
+        )
+        return next((item for item in found if item.quarantined is None), None)
+
+    def evaluations(
+        self,
+        run_id: str | None = None,
+        problem: str | None = None,
+        *,
+        candidate: str | None = None,
+        environment: str | None = None,
+        control: bool | None = None,
+        confirmed: bool | None = None,
+        passed: bool | None = None,
+        current_only: bool = False,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[StoredEvaluation]:
+        """Evaluations in the order in which they were recorded, without samples and artifacts.
+
+        Each argument that is given narrows them; ``current_only`` leaves out those of earlier versions of a problem.
+        """
+        wanted = {
+            "evaluations.run_id = ?": run_id,
+            "candidates.problem = ?": problem,
+            "candidates.sha256 = ?": candidate,
+            "evaluations.environment_id = ?": environment,
+            "evaluations.control = ?": control,
+            "(evaluations.confirmed OR evaluations.failed_stage IS 'confirm') = ?": confirmed,
+            "(evaluations.status = 'PASSED') = ?": passed,
+        }
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        conditions = ["1", *given]
+        if current_only:
+            conditions.append("evaluations.problem_version IN (SELECT version FROM current_problems)")
+        order = "DESC" if newest_first else "ASC"
+        rows = self._connection.rows(
+            f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY evaluations.id {order} LIMIT ?",
+            [*given.values(), -1 if limit is None else limit],
+        )
+        return [self._stored(row, whole=False) for row in rows]
+
+    def samples(self, evaluation_id: str) -> tuple[TimingSample, ...]:
+        """The raw timing samples of an evaluation in the order in which they were taken."""
+        rows = self._connection.rows(
+            'SELECT role, process, pair, position AS "order", calls, latency_ms, phase FROM timing_samples '
+            "WHERE evaluation_id = ? ORDER BY number",
+            [evaluation_id],
+        )
+        return tuple(TimingSample(**row) for row in rows)
+
+    def artifacts(self, evaluation_id: str) -> dict[str, str]:
+        """The texts kept with an evaluation by name. They may quote hostile text: escape them where they are shown."""
+        rows = self._connection.rows(
+            "SELECT name, content FROM artifacts JOIN blobs ON blobs.sha256 = artifacts.blob_sha256 "
+            "WHERE evaluation_id = ? ORDER BY name",
+            [evaluation_id],
+        )
+        return {row["name"]: bytes(row["content"]).decode("utf-8", "surrogatepass") for row in rows}
+
+    def best(
+        self,
+        problem: str | None = None,
+        *,
+        environment: str | None = None,
+        baseline: str = "eager",
+        confirmed_only: bool = False,
+    ) -> list[BestRow]:
+        """The candidate with the greatest lower bound of its speedup, for each problem and environment.
+
+        Only what passed, was timed, is no control and is not quarantined counts, on the current version of the
+        problem. A candidate's confirmation replaces its search timing.
+        """
+        place = "rank_among_equally_confirmed = 1 AND confirmed" if confirmed_only else "rank = 1"
+        rows = self._connection.rows(
+            f"SELECT * FROM leaderboard WHERE {place} AND baseline = :baseline "
+            "AND problem = coalesce(:problem, problem) AND environment_id = coalesce(:environment, environment_id) "
+            "ORDER BY problem, environment_id",
+            {"baseline": baseline, "problem": problem, "environment": environment},
+        )
+        return [_best(row) for row in rows]
+
+    def export_jsonl(self, stream: IO[str], *, run_id: str | None = None) -> int:
+        """Write every evaluation, whole, as one line of JSON; returns how many there were."""
+        count = 0
+        for row in self._connection.rows(
+            "SELECT id FROM evaluations WHERE :run_id IS NULL OR run_id = :run_id ORDER BY id", {"run_id": run_id}
+        ):
+            stream.write(dump_json(self.evaluation(row["id"])) + "\n")
+            count += 1
+        return count
+
+    def _stored(self, row: dict[str, Any], *, whole: bool) -> StoredEvaluation:
+        evidence: dict[str, Any] = {}
+        if whole:
+            evidence = {"samples": self.samples(row["id"]), "artifacts": self.artifacts(row["id"])}
+        evaluation = Evaluation(
+            candidate=self._candidate_of_row(row),
+            verdict=load_record(Verdict, row["verdict_json"]),
+            environment=self.environment(row["environment_id"]),
+            **evidence,
+        )
+        names = ("id", "run_id", "step", "generation", "problem_version", "quarantined", "created_at")
+        return StoredEvaluation(evaluation=evaluation, **{name: row[name] for name in names})
+
+
+def _refuse_mismatch(evaluation: Evaluation) -> None:
+    """Metrics can never belong to another kernel, problem or machine."""
+    verdict, candidate = evaluation.verdict, evaluation.candidate
+    pairs = {
+        "candidate": (verdict.candidate, candidate.sha256),
+        "problem": (verdict.problem, candidate.problem_id),
+        "backend": (verdict.backend, candidate.backend),
+        "environment": (verdict.environment, evaluation.environment.id),
+    }
+    for what, (said, held) in pairs.items():
+        if said != held:
+            raise StoreError(
+                f"the verdict is about {what} {said!r}, but the evaluation holds {held!r}",
+                hint="this is a bug in the referee; nothing was written",
+                field=what,
+            )
+
+
+def _verdict_columns(verdict: Verdict) -> dict[str, Any]:
+    timing = verdict.timing
+    return {
+        "status": verdict.status.value,
+        "stage": None if verdict.stage is None else verdict.stage.value,
+        "failed_stage": verdict.failed_stage,
+        "reason": verdict.reason,
+        "control": verdict.control,
+        "confirmed": timing is not None and timing.confirmed,
+        "latency_ms": timing.latency_ms.median if timing else None,
+        "latency_low_ms": timing.latency_ms.low if timing else None,
+        "latency_high_ms": timing.latency_ms.high if timing else None,
+        "verdict_json": dump_json(verdict),
+    }
+
+
+def _sample_row(sample: TimingSample) -> dict[str, Any]:
+    row = sample.model_dump()
+    row["position"] = row.pop("order")  # "order" is a word of SQL
+    return row
+
+
+def _best(row: dict[str, Any]) -> BestRow:
+    names = ("problem", "baseline", "candidate", "backend", "author", "evaluation_id", "run_id", "created_at")
+    return BestRow(
+        environment=row["environment_id"],
+        speedup=Speedup(median=row["median"], low=row["low"], high=row["high"], faster=bool(row["faster"])),
+        latency_ms=Interval(median=row["latency_ms"], low=row["latency_low_ms"], high=row["latency_high_ms"]),
+        confirmed=bool(row["confirmed"]),
+        **{name: row[name] for name in names},
+    )

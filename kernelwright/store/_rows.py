@@ -1,0 +1,169 @@
+"""What the store hands back, beside the records of :mod:`kernelwright.records`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kernelwright.records import (
+    Advice,
+    Candidate,
+    Environment,
+    Evaluation,
+    Interval,
+    LLMCall,
+    Record,
+    RunConfig,
+    Speedup,
+    Verdict,
+)
+
+RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "interrupted"]
+JobState = Literal["pending", "running", "done", "failed"]
+
+
+class StoredEvaluation(Record):
+    """One evaluation as it was recorded. ``quarantined`` is the reason where it was withdrawn afterwards."""
+
+    id: str
+    run_id: str | None
+    step: int | None
+    generation: int | None
+    problem_version: str
+    quarantined: str | None
+    created_at: str
+    evaluation: Evaluation
+
+    @property
+    def candidate(self) -> Candidate:
+        """What was judged."""
+        return self.evaluation.candidate
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the referee said."""
+        return self.evaluation.verdict
+
+    @property
+    def environment(self) -> Environment:
+        """Where it was judged."""
+        return self.evaluation.environment
+
+
+class BestRow(Record):
+    """The best candidate of one problem in one environment against one baseline."""
+
+    problem: str
+    environment: str
+    baseline: str
+    candidate: str
+    backend: str
+    author: str
+    evaluation_id: str
+    run_id: str | None
+    speedup: Speedup
+    latency_ms: Interval
+    confirmed: bool
+    created_at: str
+
+
+class RunRow(Record):
+    """One run: what was asked, how it stands, the wall-clock seconds it has used."""
+
+    id: str
+    config: RunConfig
+    status: RunStatus
+    seconds: float
+    software_version: str
+    created_at: str
+    updated_at: str
+
+
+class RunCosts(Record):
+    """What a run used. ``cost_usd`` is None where the cost of any call is unknown."""
+
+    run_id: str
+    seconds: float
+    evaluations: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    known_cost_usd: float
+    calls_of_unknown_cost: int
+    cost_usd: float | None
+
+
+class ProblemState(Record):
+    """How far a run is with one problem, and with which version of it."""
+
+    problem: str
+    version: str
+    state: JobState
+    detail: str
+    updated_at: str
+
+
+class Event(Record):
+    """Something that happened, in a run or (``run_id`` None) outside one."""
+
+    id: str
+    run_id: str | None
+    kind: str
+    data: Mapping[str, Any]
+    created_at: str
+
+
+class Note(Record):
+    """A piece of advice about a candidate."""
+
+    id: str
+    candidate: str
+    evaluation_id: str | None
+    run_id: str | None
+    step: int | None
+    role: str
+    advice: Advice
+    created_at: str
+
+
+class StoredCall(Record):
+    """A call of a language model, and what it was made for."""
+
+    id: str
+    run_id: str | None
+    evaluation_id: str | None
+    step: int | None
+    call: LLMCall
+    created_at: str
+
+
+class LineageEdge(Record):
+    """``child`` was made from ``parent`` by ``relation``; ``depth`` counts from the candidate asked about."""
+
+    child: str
+    parent: str
+    relation: str
+    depth: int
+
+
+class SearchHit(Record):
+    """One match. ``excerpt`` quotes candidate source or a note: text of others, to be escaped where shown."""
+
+    kind: Literal["source", "note"]
+    candidate: str
+    problem: str
+    excerpt: str
+
+
+class IntegrityReport(Record):
+    """What ``check`` found. Orphans and unknown parents are no damage; all else is."""
+
+    damage: tuple[str, ...]
+    orphan_blobs: tuple[str, ...]
+    unknown_parents: tuple[str, ...]
+    counts: dict[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing is damaged."""
+        return not self.damage

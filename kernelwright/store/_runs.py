@@ -1,0 +1,180 @@
+"""Runs: what was asked, how each problem stands, what happened, what was spent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from kernelwright import __version__
+from kernelwright.errors import UsageError
+from kernelwright.records import LLMCall, Problem, RunConfig
+from kernelwright.store._catalog import Catalog
+from kernelwright.store._codec import dump_json, load_record
+from kernelwright.store._ids import new_id, utc_now
+from kernelwright.store._rows import Event, JobState, ProblemState, RunCosts, RunRow, RunStatus, StoredCall
+
+
+class Runs(Catalog):
+    """Methods of the store about runs."""
+
+    def create_run(self, config: RunConfig, problems: Sequence[Problem]) -> str:
+        """Start a run, pinned to these versions of its problems; returns its id. Its status is ``running``."""
+        run_id, now = new_id(), utc_now()
+        with self._connection.write():
+            row = {
+                "id": run_id,
+                "config_json": dump_json(config),
+                "software_version": __version__,
+                "status": "running",
+                "created_at": now,
+                "updated_at": now,
+            }
+            self._connection.insert("runs", row)
+            jobs = [
+                {
+                    "run_id": run_id,
+                    "problem": problem.id,
+                    "version": self.record_problem(problem),
+                    "position": position,
+                    "state": "pending",
+                    "updated_at": now,
+                }
+                for position, problem in enumerate(problems)
+            ]
+            self._connection.insert_all("run_problems", jobs)
+        return run_id
+
+    def set_run_status(self, run_id: str, status: RunStatus) -> None:
+        """Change a run's status; raises UsageError for an unknown run or status."""
+        _known(status, get_args(RunStatus), "run status")
+        self._change_run("status = :value", run_id, status)
+
+    def add_run_seconds(self, run_id: str, seconds: float) -> float:
+        """Add wall-clock seconds to what a run has used; returns the sum over all its sessions."""
+        with self._connection.write():
+            self._change_run("seconds = seconds + :value", run_id, seconds)
+            return self.run(run_id).seconds
+
+    def _change_run(self, assignment: str, run_id: str, value: Any) -> None:
+        changed = self._connection.execute(
+            f"UPDATE runs SET {assignment}, updated_at = :now WHERE id = :run_id",
+            {"value": value, "now": utc_now(), "run_id": run_id},
+        )
+        if not changed:
+            raise _no_run(run_id)
+
+    def run(self, run_id: str) -> RunRow:
+        """A run by its id, or by a beginning of it that only one run has.
+
+        Raises:
+            UsageError: no run, or several, begin so.
+        """
+        wanted = run_id.strip().upper()
+        rows = self._connection.rows(
+            "SELECT * FROM runs WHERE substr(id, 1, length(:id)) = :id AND :id <> '' ORDER BY id", {"id": wanted}
+        )
+        if not rows:
+            raise _no_run(run_id)
+        if len(rows) > 1:
+            matches = [row["id"] for row in rows]
+            raise UsageError(
+                f"{run_id!r} names several runs: {', '.join(matches)}", hint="give more characters", matches=matches
+            )
+        return _run(rows[0])
+
+    def runs(self, limit: int = 50) -> list[RunRow]:
+        """The latest runs, newest first."""
+        return [_run(row) for row in self._connection.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", [limit])]
+
+    def run_costs(self, run_id: str) -> RunCosts:
+        """What a run used; raises UsageError for an unknown run."""
+        rows = self._connection.rows("SELECT * FROM run_costs WHERE run_id = ?", [run_id])
+        if not rows:
+            raise _no_run(run_id)
+        return RunCosts(**rows[0])
+
+    # --------------------------------------------------------------------------------------- a run's problems
+
+    def set_problem_state(self, run_id: str, problem_id: str, state: JobState, detail: str = "") -> None:
+        """Say how far a run is with a problem; raises UsageError where the run has no such problem."""
+        _known(state, get_args(JobState), "problem state")
+        changed = self._connection.execute(
+            "UPDATE run_problems SET state = :state, detail = :detail, updated_at = :now "
+            "WHERE run_id = :run_id AND problem = :problem",
+            {"state": state, "detail": detail, "now": utc_now(), "run_id": run_id, "problem": problem_id},
+        )
+        if not changed:
+            raise UsageError(f"run {run_id} has no problem {problem_id!r}", hint="'kernelwright runs show' lists them")
+
+    def problem_states(self, run_id: str) -> list[ProblemState]:
+        """A run's problems in the order in which they were asked for."""
+        rows = self._connection.rows(
+            "SELECT problem, version, state, detail, updated_at FROM run_problems WHERE run_id = ? ORDER BY position",
+            [run_id],
+        )
+        return [ProblemState(**row) for row in rows]
+
+    def run_problems(self, run_id: str) -> list[Problem]:
+        """A run's problems in the order in which they were asked for, in the versions that it is pinned to."""
+        return [self.problem(item.problem, version=item.version) for item in self.problem_states(run_id)]
+
+    # ---------------------------------------------------------------------------------------- events and calls
+
+    def event(self, run_id: str | None, kind: str, data: Mapping[str, Any] | None = None) -> str:
+        """Keep something that happened; returns its id."""
+        event_id = new_id()
+        row = {
+            "id": event_id,
+            "run_id": run_id,
+            "kind": kind,
+            "data_json": dump_json(data or {}),
+            "created_at": utc_now(),
+        }
+        self._connection.insert("events", row)
+        return event_id
+
+    def events(self, run_id: str | None, *, after: str = "", kind: str | None = None) -> list[Event]:
+        """Events of a run (None: those outside any run) in order, later than the event ``after``."""
+        rows = self._connection.rows(
+            "SELECT * FROM events WHERE run_id IS :run_id AND id > :after AND kind = coalesce(:kind, kind) ORDER BY id",
+            {"run_id": run_id, "after": after, "kind": kind},
+        )
+        return [Event(data=json.loads(row.pop("data_json")), **row) for row in rows]
+
+    def record_llm_calls(
+        self,
+        calls: Sequence[LLMCall],
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        evaluation_id: str | None = None,
+    ) -> None:
+        """Keep calls that belong to no evaluation, or to one already stored."""
+        context = {"run_id": run_id, "step": step, "evaluation_id": evaluation_id, "created_at": utc_now()}
+        rows = [{"id": new_id(), **context, **call.model_dump()} for call in calls]
+        self._connection.insert_all("llm_calls", rows)
+
+    def llm_calls(self, *, run_id: str | None = None, evaluation_id: str | None = None) -> list[StoredCall]:
+        """Calls in order, of a run or of an evaluation or of all."""
+        rows = self._connection.rows(
+            "SELECT * FROM llm_calls WHERE (:run_id IS NULL OR run_id = :run_id) "
+            "AND (:evaluation_id IS NULL OR evaluation_id = :evaluation_id) ORDER BY id",
+            {"run_id": run_id, "evaluation_id": evaluation_id},
+        )
+        return [
+            StoredCall(call=LLMCall(**{name: row.pop(name) for name in LLMCall.model_fields}), **row) for row in rows
+        ]
+
+
+def _run(row: dict[str, Any]) -> RunRow:
+    return RunRow(config=load_record(RunConfig, row.pop("config_json")), **row)
+
+
+def _no_run(run_id: str) -> UsageError:
+    return UsageError(f"the store holds no run {run_id!r}", hint="'kernelwright runs list' shows the runs")
+
+
+def _known(value: str, choices: tuple[str, ...], what: str) -> None:
+    if value not in choices:
+        raise UsageError(f"{value!r} is no {what}", hint=f"one of {', '.join(choices)}")

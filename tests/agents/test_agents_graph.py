@@ -1,0 +1,202 @@
+"""The step as a graph: its order, its ends, its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, ScriptedJudge, make_problem, no_point
+
+from kernelwright.agents import StepTools, Workbench, attempts_of, build_step, initial_state, open_checkpoints, run_step
+from kernelwright.errors import MachineError, StoreError
+from kernelwright.records import Advice, Candidate, Evaluation, LLMCall, Status
+
+PROBLEM = make_problem()
+
+
+class MemoryLedger:
+    """A ledger in memory."""
+
+    def __init__(self) -> None:
+        self.proposals: dict[str, Candidate] = {}
+        self.evaluations: list[Evaluation] = []
+        self.notes: list[tuple[str, Advice]] = []
+
+    def save_proposal(self, candidate: Candidate) -> str:
+        self.proposals[candidate.sha256] = candidate
+        return candidate.sha256
+
+    def proposal(self, key: str) -> Candidate:
+        return self.proposals[key]
+
+    def find_evaluation(self, candidate: Candidate) -> str | None:
+        found = [str(i) for i, e in enumerate(self.evaluations) if e.candidate.sha256 == candidate.sha256]
+        return found[0] if found else None
+
+    def record(self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = ()) -> str:
+        assert evaluation.candidate.sha256 in self.proposals, "a proposal is stored before it is judged"
+        self.evaluations.append(evaluation)
+        return str(len(self.evaluations) - 1)
+
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        return self.evaluations[int(evaluation_id)]
+
+    def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
+        self.notes.append((role, advice))
+
+
+class Step:
+    """A step with scripted roles over a ledger in memory."""
+
+    def __init__(self, *, rounds: int = 3, coder=None, judge=None, referee: FakeReferee | None = None) -> None:
+        self.rounds = rounds
+        self.ledger = MemoryLedger()
+        self.referee = referee or FakeReferee({"v1": 2.0})
+        session = FakeSession(self.referee, PROBLEM, no_point)
+        self.tools = StepTools(
+            problem=PROBLEM,
+            coder=coder or ScriptedCoder(),
+            judge=judge or ScriptedJudge(),
+            evaluate=session.judge,
+            ledger=self.ledger,
+            bench=Workbench(session.call),
+        )
+        self.nodes: list[str] = []
+
+    def run(self, path: Path, should_stop=lambda: ""):
+        tools = dataclasses.replace(self.tools, should_stop=should_stop)
+        with open_checkpoints(path) as saver:
+            return run_step(
+                build_step(tools, checkpointer=saver),
+                run_id="RUN",
+                problem_id=PROBLEM.id,
+                rounds=self.rounds,
+                on_update=lambda node, state: self.nodes.append(node),
+            )
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    return tmp_path / "graph.db"
+
+
+def test_a_round_is_propose_judge_advise_decide(checkpoints):
+    step = Step(rounds=2)
+    result = step.run(checkpoints)
+    assert step.nodes == ["propose", "judge", "advise", "decide"] * 2
+    assert result.stopped_early == ""
+    assert result.state["stop"] == "all 2 rounds done"
+    assert [advice.plan for _, advice in step.ledger.notes] == ["after 0", "after 1"]
+
+
+def test_attempts_tie_each_verdict_and_advice_to_its_candidate(checkpoints):
+    step = Step(rounds=3)
+    attempts = attempts_of(step.ledger, step.run(checkpoints).state)
+    assert [attempt.candidate.source[:2] for attempt in attempts] == ["v0", "v1", "v2"]
+    for attempt in attempts:
+        assert attempt.verdict.candidate == attempt.candidate.sha256
+        assert attempt.advice is not None
+        assert attempt.advice.plan == f"after {attempt.round}"
+    assert attempts[2].candidate.parents == (attempts[1].candidate.sha256,), "branches from the best, not the latest"
+
+
+def test_the_judge_may_end_the_loop(checkpoints):
+    step = Step(rounds=9, judge=ScriptedJudge(stop_after=2))
+    assert step.run(checkpoints).state["stop"] == "judge: none known"
+    assert len(step.ledger.evaluations) == 2
+
+
+def test_the_coder_may_have_nothing_more(checkpoints):
+    step = Step(rounds=9, coder=ScriptedCoder(most=1))
+    assert step.run(checkpoints).state["stop"] == "scripted: nothing more to offer"
+    assert len(step.ledger.evaluations) == 1
+
+
+def test_many_rounds_do_not_meet_the_recursion_limit(checkpoints):
+    step = Step(rounds=40)
+    step.run(checkpoints)
+    assert len(step.ledger.evaluations) == 40
+
+
+def test_a_failed_candidate_is_no_end(checkpoints):
+    step = Step(referee=FakeReferee(statuses={"v0": Status.COMPILE_ERROR, "v1": Status.TIMEOUT}))
+    attempts = attempts_of(step.ledger, step.run(checkpoints).state)
+    assert [attempt.verdict.status for attempt in attempts] == ["COMPILE_ERROR", "TIMEOUT", "PASSED"]
+
+
+@pytest.mark.parametrize("stop_after", range(1, 8))
+def test_a_stopped_loop_goes_on_where_it_was(checkpoints, stop_after):
+    whole = Step()
+    whole.run(checkpoints.with_name("whole.db"))
+    step = Step()
+    asked = itertools.count(1)
+    result = step.run(checkpoints, lambda: "enough" if next(asked) >= stop_after else "")
+    assert result.stopped_early == "enough"
+    assert len(step.nodes) == stop_after
+    result = step.run(checkpoints)
+    assert step.nodes == whole.nodes
+    assert result.state["stop"] == "all 3 rounds done"
+    assert [e.candidate.sha256 for e in step.ledger.evaluations] == list(step.ledger.proposals)
+
+
+def test_a_finished_loop_is_not_run_again(checkpoints):
+    step = Step()
+    first = step.run(checkpoints)
+    again = step.run(checkpoints)
+    assert again == first
+    assert len(step.ledger.evaluations) == 3
+
+
+def test_a_fault_leaves_the_checkpoint_in_front_of_the_node(checkpoints):
+    step = Step(referee=FakeReferee(faults={PROBLEM.name: [MachineError("no pulse")]}))
+    with pytest.raises(MachineError):
+        step.run(checkpoints)
+    assert step.nodes == ["propose"]
+    step.run(checkpoints)
+    assert step.nodes == ["propose", *(["judge", "advise", "decide", "propose"] * 3)[:-1]]
+
+
+def test_an_evaluation_that_is_in_the_ledger_is_not_repeated(checkpoints):
+    step = Step(rounds=1)
+    coder = step.tools.coder
+    candidate = coder.propose(context_without_history(step)).candidate
+    step.ledger.save_proposal(candidate)
+    step.ledger.record(step.tools.evaluate(candidate), step=0)
+    step.run(checkpoints)
+    assert len(step.referee.judged) == 1
+
+
+def context_without_history(step: Step):
+    from kernelwright.agents import context_of
+
+    return context_of(step.tools, initial_state("RUN", PROBLEM.id, 1))
+
+
+def test_the_checkpoint_file_holds_keys_and_no_kernel(checkpoints):
+    step = Step()
+    state = step.run(checkpoints).state
+    assert json.loads(json.dumps(state)) == state
+    with sqlite3.connect(checkpoints) as connection:
+        dump = "\n".join(connection.iterdump())
+    connection.close()
+    marker = step.ledger.evaluations[0].candidate.source.splitlines()[1]
+    assert marker.encode().hex().upper() not in dump.upper()
+
+
+def test_a_foreign_checkpoint_file_is_named(tmp_path):
+    path = tmp_path / "graph.db"
+    path.write_text("this is no database at all, but a text of some length")
+    with pytest.raises(StoreError, match=r"graph\.db"):
+        Step().run(path)
+    assert path.read_text().startswith("this is no database")
+
+
+def test_the_workbench_asks_equal_questions_once():
+    asked = []
+    bench = Workbench(lambda entry, payload: asked.append(entry) or {"answer": len(asked)})
+    assert bench.call("a:b", {"x": 1}) == bench.call("a:b", {"x": 1}) == {"answer": 1}
+    assert bench.call("a:b", {"x": 2}) == {"answer": 2}

@@ -1,0 +1,40 @@
+"""From a specification to a role."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelwright.agents import OfflineCoder, OfflineJudge, RoleRegistry, coder_from_spec, judge_from_spec
+from kernelwright.errors import UsageError
+
+
+def test_offline_is_there():
+    assert isinstance(coder_from_spec("offline"), OfflineCoder)
+    assert isinstance(judge_from_spec("offline"), OfflineJudge)
+
+
+@pytest.mark.parametrize("spec", ["openai:gpt-5", "anthropic:claude", "replay:log.jsonl", "mailbox:dir", "policy:path"])
+def test_what_is_planned_says_so(spec):
+    for build in (coder_from_spec, judge_from_spec):
+        with pytest.raises(UsageError, match="not part of this version") as caught:
+            build(spec)
+        assert "offline" in caught.value.hint
+
+
+def test_an_unknown_one_names_those_near():
+    with pytest.raises(UsageError, match="ofline") as caught:
+        coder_from_spec("ofline")
+    assert "did you mean offline?" in caught.value.hint
+
+
+def test_offline_takes_no_argument():
+    with pytest.raises(UsageError, match="takes no argument"):
+        coder_from_spec("offline:fast")
+
+
+def test_two_claims_to_one_name_raise():
+    registry: RoleRegistry[str] = RoleRegistry("coder")
+    registry.register("mine", lambda rest: rest)
+    assert registry.build("mine:rest:more") == "rest:more"
+    with pytest.raises(ValueError, match="two coders claim"):
+        registry.register("mine", lambda rest: rest)

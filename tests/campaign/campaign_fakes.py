@@ -1,0 +1,255 @@
+"""A referee, a coder and a judge that do nothing real, for tests of everything around them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelwright.agents import Proposal, StepContext, coders, judges
+from kernelwright.errors import InvalidReferenceError, KernelwrightError
+from kernelwright.records import (
+    Advice,
+    Candidate,
+    Correctness,
+    Environment,
+    Evaluation,
+    Interval,
+    Problem,
+    Speedup,
+    Stage,
+    Status,
+    Timing,
+    TimingSample,
+    Verdict,
+    sha256_text,
+)
+
+REFERENCE = """
+import torch
+from torch import nn
+
+N = 8
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def get_inputs():
+    return [torch.randn(N)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_class="cpu",
+    cpu="test",
+    cores=2,
+    os="linux",
+    python="3",
+    torch="2",
+    compiler="g++",
+    threads=1,
+)
+LAYERS = ("bubblewrap", "namespaces:user,pid")
+
+
+def make_problem(name: str = "plus_one", source: str = REFERENCE) -> Problem:
+    return Problem(id=f"test/level1/{name}", suite="test", level=1, name=name, source=source)
+
+
+def make_candidate(problem: Problem, source: str = "v0\n", **more: Any) -> Candidate:
+    return Candidate(problem_id=problem.id, source=source, backend="cpp", **more)
+
+
+def speedup_of(median: float) -> Speedup:
+    return Speedup(median=median, low=median * 0.98, high=median * 1.02, faster=median * 0.98 > 1.014)
+
+
+def make_evaluation(
+    candidate: Candidate,
+    *,
+    speedup: float | None = 2.0,
+    compiled: float | None = 1.2,
+    status: Status = Status.PASSED,
+    confirmed: bool = False,
+    refused_by_confirmation: bool = False,
+    latency_ms: float = 0.5,
+    sandbox: tuple[str, ...] = LAYERS,
+) -> Evaluation:
+    """An evaluation as the referee would make it."""
+    passed = status is Status.PASSED
+    timed = passed and speedup is not None
+    speedups = {"eager": speedup_of(speedup)} if speedup is not None else {}
+    if compiled is not None:
+        speedups["compile"] = speedup_of(compiled)
+    timing = Timing(
+        latency_ms=Interval(median=latency_ms, low=latency_ms * 0.99, high=latency_ms * 1.01),
+        processes=5 if confirmed else 1,
+        pairs=12,
+        threads=1,
+        confirmed=confirmed,
+        noise_bound=0.014,
+        speedup=speedups,
+    )
+    failed = "confirm" if refused_by_confirmation else (None if passed else "check")
+    stage = Stage.CHECKED if passed else Stage.COMPILED
+    if timed:
+        stage = Stage.CONFIRMED if confirmed else Stage.TIMED
+    verdict = Verdict(
+        candidate=candidate.sha256,
+        problem=candidate.problem_id,
+        backend=candidate.backend,
+        stage=stage,
+        failed_stage=failed,
+        status=status,
+        reason="" if passed else "it is wrong",
+        correctness=Correctness(
+            trials=6, variants=2, check_set="c" * 16, max_error=1.0, error_budget=4.0, kernelbench_allclose=True
+        ),
+        timing=timing if timed else None,
+        environment=ENVIRONMENT.id,
+        sandbox=sandbox,
+        seconds={"build": 0.1},
+    )
+    phase = "confirm" if confirmed else "search"
+    samples = [TimingSample(role="candidate", process=0, pair=0, order=0, calls=9, latency_ms=latency_ms, phase=phase)]
+    return Evaluation(
+        candidate=candidate,
+        verdict=verdict,
+        samples=tuple(samples) if timed else (),
+        environment=ENVIRONMENT,
+        artifacts={"compiler": "warning: none"},
+    )
+
+
+def no_point(name: str) -> None:
+    """A point in the run where nothing happens."""
+
+
+@dataclass
+class FakeReferee:
+    """Judges by a table: the speed-up of a candidate is what ``speedups`` says for its source's first line."""
+
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    statuses: Mapping[str, Status] = field(default_factory=dict)
+    confirmed_speedups: Mapping[str, float] = field(default_factory=dict)
+    faults: dict[str, list[KernelwrightError]] = field(default_factory=dict)  # by problem name, raised one by one
+    point: Callable[[str], None] = no_point
+    judged: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    @contextmanager
+    def open(
+        self, problem: Problem, *, baselines: Sequence[str] = (), on_stage: Callable[[str], None] | None = None
+    ) -> Any:
+        self.point(f"open {problem.name}")
+        waiting = self.faults.get(problem.name, [])
+        if waiting and isinstance(waiting[0], InvalidReferenceError):
+            raise waiting[0]
+        yield FakeSession(self, problem, on_stage or no_point)
+
+    def evaluate(self, candidate: Candidate, problem: Problem, *, on_stage: Any = None, **more: Any) -> Evaluation:
+        more.pop("baselines", None)
+        return FakeSession(self, problem, on_stage or no_point).judge(candidate, **more)
+
+    def __enter__(self) -> FakeReferee:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.point("closed")
+
+
+@dataclass
+class FakeSession:
+    referee: FakeReferee
+    problem: Problem
+    on_stage: Callable[[str], None]
+
+    def judge(
+        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+    ) -> Evaluation:
+        word = candidate.source.splitlines()[0]
+        self.referee.point(f"judging {word} {confirm}")
+        self.on_stage("build")
+        if self.referee.faults.get(self.problem.name):
+            raise self.referee.faults[self.problem.name].pop(0)
+        self.referee.judged.append((self.problem.name, word, confirm))
+        status = self.referee.statuses.get(f"{word} confirmed" if confirm else word, Status.PASSED)
+        speedup = self.referee.speedups.get(word, 1.0)
+        if confirm:
+            speedup = self.referee.confirmed_speedups.get(word, speedup)
+        evaluation = make_evaluation(
+            candidate,
+            speedup=speedup if time else None,
+            status=status,
+            confirmed=confirm and status is Status.PASSED,
+            refused_by_confirmation=confirm and status is not Status.PASSED,
+        )
+        self.referee.point(f"judged {word} {confirm}")
+        return evaluation
+
+    def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        raise AssertionError("the scripted coder captures nothing")
+
+
+class ScriptedCoder:
+    """Proposes ``v0``, ``v1``, ``v2``... and then has nothing more to offer after ``most``."""
+
+    name = "scripted"
+
+    def __init__(self, most: int = 99, point: Callable[[str], None] = no_point) -> None:
+        self.most = most
+        self.point = point
+
+    def propose(self, context: StepContext) -> Proposal:
+        self.point(f"proposing {context.round}")
+        if len(context.attempts) >= self.most:
+            return Proposal(None, "nothing more to offer")
+        candidate = Candidate(
+            problem_id=context.problem.id,
+            source=f"v{context.round}\n# {sha256_text(context.problem.id)}\n",
+            backend="cpp",
+            parents=(context.best.candidate.sha256,) if context.best else (),
+            author="scripted",
+        )
+        return Proposal(candidate, f"version {context.round}", {"round": context.round})
+
+
+class ScriptedJudge:
+    """Says nothing useful; stops the loop after ``stop_after`` rounds."""
+
+    name = "scripted"
+
+    def __init__(self, stop_after: int = 99, point: Callable[[str], None] = no_point) -> None:
+        self.stop_after = stop_after
+        self.point = point
+
+    def advise(self, context: StepContext, evaluation: Evaluation) -> Advice:
+        self.point(f"advising {context.round}")
+        mode = "stop" if len(context.attempts) >= self.stop_after else "optimise"
+        return Advice(mode=mode, bottleneck="none known", method="go on", plan=f"after {context.round}")
+
+
+def register_scripted_roles(point: Callable[[str], None] = no_point) -> None:
+    """Make ``--coder scripted`` and ``--judge scripted`` known in this process."""
+    if "scripted" not in coders.words():
+        coders.register("scripted", lambda rest: ScriptedCoder(int(rest or 99), point))
+        judges.register("scripted", lambda rest: ScriptedJudge(int(rest or 99), point))
+
+
+@contextmanager
+def default_signals() -> Any:
+    """Keep a test's handlers from leaking."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,141 @@
+"""The built-in suite keeps the contract: every problem, every variant, every declaration."""
+
+from __future__ import annotations
+
+import ast
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelwright.datasets import _runtime, lint, load_suite
+
+PROBLEMS = load_suite()
+HEAVY = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution"}
+by_id = pytest.mark.parametrize("problem", PROBLEMS, ids=[p.id.partition("/")[2] for p in PROBLEMS])
+
+
+class Operators(TorchDispatchMode):
+    """Records the names of the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func._schema.name.replace("::", "."))
+        return func(*args, **(kwargs or {}))
+
+
+def build(problem, variant, seed=1):
+    module = _runtime.load_reference(problem.source, variant)
+    model = _runtime.make_model(module, _runtime.make_init_inputs(module, seed), mode=problem.meta.mode)
+    _runtime.randomise_parameters(model, seed)
+    return model, _runtime.make_inputs(module, seed)
+
+
+def forward_parameters(problem) -> list[str]:
+    tree = ast.parse(problem.source)
+    model = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")
+    forward = next(n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+    return [argument.arg for argument in forward.args.args[1:]]
+
+
+@by_id
+def test_the_metadata_is_complete(problem):
+    meta = problem.meta
+    assert meta.title
+    assert meta.category != "other"
+    assert list(meta.inputs) == forward_parameters(problem)
+    assert ast.get_docstring(ast.parse(problem.source))
+    assert len(meta.variants["cpu"]) >= 3
+    assert len(meta.variants["gpu"]) >= 2
+    assert len(meta.variants["interpreter"]) >= 2
+    for domain in meta.inputs.values():
+        assert domain.fill == "structured" or -math.inf < domain.low < domain.high < math.inf
+
+
+@by_id
+def test_the_files_own_constants_are_the_timed_variant(problem):
+    constants = ast.parse(problem.source).body
+    values = {n.targets[0].id: ast.literal_eval(n.value) for n in constants if isinstance(n, ast.Assign)}
+    timed = problem.meta.variants["cpu"][0]
+    assert {name: values[name] for name in timed} == timed
+
+
+@by_id
+def test_every_small_variant_runs_and_has_shapes_of_its_own(problem):
+    shapes = []
+    for device_class in ("cpu", "interpreter"):
+        for variant in problem.meta.variants[device_class]:
+            model, inputs = build(problem, variant)
+            with torch.no_grad():
+                outputs = _runtime.run_forward(model, inputs)
+            assert all(bool(torch.isfinite(output).all()) for output in outputs)
+            shapes.append(tuple(tuple(value.shape) for value in inputs))
+            elements = sum(value.numel() for value in (*inputs, *outputs))
+            assert device_class == "cpu" or elements <= 65_536
+    assert len(set(shapes)) == len(shapes)
+    sizes = {size for shape in shapes for one in shape for size in one}
+    assert any(size % 8 for size in sizes)
+
+
+@by_id
+def test_a_timed_slot_is_at_most_eight_megabytes(problem):
+    model, inputs = build(problem, problem.meta.variants["cpu"][0])
+    with torch.no_grad():
+        outputs = _runtime.run_forward(model, inputs)
+    assert sum(value.nbytes for value in (*inputs, *outputs)) <= 8 << 20
+
+
+@by_id
+def test_gpu_variants_are_larger(problem):
+    def elements(variant):
+        module = _runtime.load_reference(problem.source, variant)
+        with torch.device("meta"):
+            return sum(math.prod(value.shape) for value in module.get_inputs())
+
+    assert elements(problem.meta.variants["gpu"][0]) > elements(problem.meta.variants["cpu"][0])
+
+
+@by_id
+def test_the_reference_is_defined_over_its_whole_domain(problem):
+    model, inputs = build(problem, problem.meta.variants["cpu"][-1])
+    for bound in ("low", "high"):
+        stretched = []
+        for value, domain in zip(inputs, problem.meta.inputs.values(), strict=True):
+            limit = abs(getattr(domain, bound))
+            fill = domain.fill != "structured"
+            stretched.append(value / value.abs().max() * limit if fill else value)
+        with torch.no_grad():
+            assert all(bool(torch.isfinite(o).all()) for o in _runtime.run_forward(model, stretched))
+
+
+@by_id
+def test_the_declared_heavy_operators_are_those_that_run(problem):
+    model, inputs = build(problem, problem.meta.variants["interpreter"][0])
+    with torch.no_grad(), Operators() as operators:
+        _runtime.run_forward(model, inputs)
+    assert operators.names & HEAVY <= set(problem.meta.heavy_ops)
+    assert bool(operators.names & HEAVY) == bool(problem.meta.heavy_ops)
+
+
+@by_id
+def test_every_parameter_matters_once_randomised(problem):
+    model, inputs = build(problem, problem.meta.variants["interpreter"][0])
+    with torch.no_grad():
+        before = _runtime.run_forward(model, inputs)[0]
+        for tensor in model.state_dict().values():
+            if not tensor.is_floating_point():
+                continue
+            kept = tensor.clone()
+            tensor.copy_(kept + torch.linspace(0.1, 0.9, kept.numel()).view_as(kept))
+            assert not torch.allclose(_runtime.run_forward(model, inputs)[0], before, rtol=1e-4, atol=1e-6)
+            tensor.copy_(kept)
+
+
+@by_id
+def test_lint_finds_nothing(problem):
+    findings = lint(problem, lambda entry, payload: _runtime.lint_dynamic(payload), "cpu")
+    assert findings == ()

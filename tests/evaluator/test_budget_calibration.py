@@ -1,0 +1,136 @@
+"""The error budget and the precision probe against honest kernels and cheats over eight operators."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from evaluator_budget_cases import CASES, Op, lane_sum
+from torch import Tensor
+
+from kernelwright.evaluator import _budget, _distributions
+from kernelwright.evaluator._oracle_math import OutputScales, reference_scales
+from kernelwright.records import InputDomain
+
+DOMAIN = InputDomain(fill="normal")
+OFF_NORMAL = [name for name in _distributions.distributions_for(DOMAIN) if name != "normal"]
+HONEST = [(name, variant) for name, case in CASES.items() for variant in case.honest]
+CHEATS = [(name, variant) for name, case in CASES.items() for variant in case.cheats]
+
+
+class Draw(NamedTuple):
+    """One draw of inputs, and what the referee knows about it."""
+
+    inputs: list[Tensor]
+    output: OutputScales
+    scale: np.ndarray
+    longest_reduction: int
+    normal: bool
+
+
+@cache
+def draw(case: str, distribution: str = "normal") -> Draw:
+    rng = _distributions.secret_rng([len(case), len(distribution)])
+    arrays = [_distributions.make(distribution, shape, "float32", DOMAIN, rng) for shape in CASES[case].shapes]
+    inputs = [torch.from_numpy(array) for array in arrays]
+    reference = CASES[case].reference
+    scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24)
+    output = scales.outputs[0]
+    s = _budget.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
+    return Draw(inputs, output, s, scales.longest_reduction, distribution == "normal")
+
+
+def judge(drawn: Draw, kernel: Op) -> _budget.OutputReport:
+    return _budget.judge_output(
+        kernel(*drawn.inputs).numpy(),
+        drawn.output.ref64.numpy(),
+        drawn.scale,
+        drawn.longest_reduction,
+        distribution_is_normal=drawn.normal,
+        ref_low=drawn.output.ref_low.numpy(),
+    )
+
+
+def probe(case: str, kernel: Op) -> list[_budget.BetaReport]:
+    """The precision probe of every input in turn."""
+    drawn, reports = draw(case), []
+    rng = _distributions.secret_rng(7)
+    for i, x in enumerate(drawn.inputs):
+        pair = [[*drawn.inputs], [*drawn.inputs]]
+        pair[0][i], pair[1][i] = map(torch.from_numpy, _distributions.probe_pair(x.numpy(), rng))
+        got = kernel(*pair[0]).double() - kernel(*pair[1]).double()
+        exact = [CASES[case].reference(*[x.double() for x in side]) for side in pair]
+        budget = _budget.tolerance(drawn.longest_reduction)
+        reports.append(_budget.probe_beta(got.numpy(), (exact[0] - exact[1]).numpy(), drawn.scale, budget=budget))
+    return reports
+
+
+@pytest.mark.parametrize(("case", "variant"), HONEST)
+def test_honest_kernels_stay_within_half_of_the_budget(case, variant):
+    kernel = CASES[case].honest[variant]
+    report = judge(draw(case), kernel)
+    assert report.passed
+    assert report.load < 0.6
+    assert report.kernelbench_allclose
+    for beta in probe(case, kernel):
+        assert beta.passed
+        assert beta.decided
+        assert beta.beta == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("distribution", OFF_NORMAL)
+@pytest.mark.parametrize("case", CASES)
+def test_honest_kernels_pass_on_every_distribution(case, distribution):
+    drawn = draw(case, distribution)
+    for kernel in (CASES[case].reference, *CASES[case].honest.values()):
+        assert judge(drawn, kernel).passed
+
+
+@pytest.mark.parametrize(("case", "variant"), CHEATS)
+def test_cheats_fail_on_normal_data(case, variant):
+    report = judge(draw(case), CASES[case].cheats[variant])
+    assert not report.passed
+    assert report.load > 2.0
+    assert "error budget" in report.reason
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rounding", ["tf32", "bf16", "fp16"])
+def test_rounded_inputs_do_not_answer_the_probe(case, rounding):
+    for beta in probe(case, CASES[case].cheats[rounding]):
+        assert not beta.passed
+        assert abs(beta.beta) < 1e-6
+
+
+def test_the_probe_sees_one_rounded_operand_and_half_of_the_rows():
+    of_a, of_b = probe("gemm", CASES["gemm"].cheats["tf32 weights"])
+    assert of_a.passed
+    assert not of_b.passed
+    for beta in probe("softmax", CASES["softmax"].cheats["half rows tf32"]):
+        assert beta.beta == pytest.approx(0.5, abs=0.1)
+        assert beta.min_block == pytest.approx(0.0, abs=1e-6)
+        assert not beta.passed
+
+
+def test_kernelbench_would_have_passed_what_the_budget_fails():
+    drawn = draw("softmax")
+    constant = judge(drawn, CASES["softmax"].cheats["tf32 numerators"])
+    assert constant.kernelbench_allclose
+    assert not constant.passed
+
+
+@pytest.mark.parametrize("fill", ["normal", "uniform"])
+def test_lane_sums_of_positive_data_pass(fill):
+    """The probe format must not bias the sums of a problem whose domain is positive."""
+    domain = InputDomain(fill=fill, low=0.0, high=8.0)
+    x = _distributions.make("normal", (16, 32768), "float32", domain, _distributions.secret_rng(3))
+    inputs = [torch.from_numpy(x)]
+    scales = reference_scales(lambda x: x.sum(-1), lambda x: x.sum(-1), inputs, unit_roundoff=2.0**-24)
+    y = scales.outputs[0]
+    s = _budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
+    got = lane_sum(inputs[0], 8).numpy()
+    report = _budget.judge_output(got, y.ref64.numpy(), s, scales.longest_reduction, distribution_is_normal=True)
+    assert report.passed

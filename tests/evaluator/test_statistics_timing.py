@@ -1,0 +1,223 @@
+"""Paired timing's statistics: exact values, and simulated error rates and coverage (seeded)."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from kernelwright.evaluator import _statistics as statistics
+
+
+def noisy_pairs(rng, shape, deviation=0.025):
+    """Log-ratios as measured on two cores: a normal core and 8% outliers on either side."""
+    core = rng.normal(0, deviation, shape)
+    return core + (rng.random(shape) < 0.08) * rng.uniform(0.05, 0.3, shape) * rng.choice([-1, 1], shape)
+
+
+# ------------------------------------------------------------------------------------------------ signed ranks
+
+
+def brute_force_quantile(n, confidence):
+    sums = np.array([sum(rank for rank, taken in enumerate(signs, 1) if taken) for signs in product([0, 1], repeat=n)])
+    k = 0
+    while np.mean(sums <= k) <= (1 - confidence) / 2:
+        k += 1
+    return k
+
+
+@pytest.mark.parametrize("n", [3, 6, 8, 11])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.9875])
+def test_quantiles_equal_enumeration(n, confidence):
+    assert statistics.signed_rank_quantile(n, confidence) == brute_force_quantile(n, confidence)
+
+
+def test_quantiles_from_the_tables():
+    # lower critical values of Wilcoxon's T at 5%, two-sided, are one less
+    assert [statistics.signed_rank_quantile(n, 0.95) - 1 for n in (6, 10, 15, 20, 25)] == [0, 8, 25, 52, 89]
+
+
+def test_the_normal_approximation_takes_over_smoothly():
+    exact, beyond = statistics.signed_rank_quantile(200, 0.9875), statistics.signed_rank_quantile(201, 0.9875)
+    assert 0 < beyond - exact < 150
+
+
+def test_hodges_lehmann_by_hand():
+    assert statistics.hodges_lehmann([1.0, 2.0, 10.0]) == pytest.approx(3.75)  # of 1, 1.5, 2, 5.5, 6, 10
+    shifted = np.random.default_rng(1).normal(5.0, 1.0, 41)
+    assert statistics.hodges_lehmann(shifted) == pytest.approx(5.0, abs=0.5)
+    shifted[:4] = 1e6
+    assert statistics.hodges_lehmann(shifted) == pytest.approx(5.0, abs=0.7)
+    with pytest.raises(ValueError, match="no samples"):
+        statistics.hodges_lehmann([])
+
+
+def test_the_interval_is_a_pair_of_walsh_averages():
+    x = np.random.default_rng(2).normal(0, 1, 20)
+    averages = sorted((x[i] + x[j]) / 2 for i in range(20) for j in range(i, 20))
+    interval = statistics.signed_rank_interval(x, 0.95)
+    assert interval.low == pytest.approx(averages[52])
+    assert interval.high == pytest.approx(averages[-53])
+    assert interval.low < interval.estimate < interval.high
+    mirrored = statistics.signed_rank_interval(-x, 0.95)
+    assert mirrored.low == pytest.approx(-interval.high)
+
+
+def test_too_few_samples_bound_nothing():
+    assert statistics.signed_rank_interval([0.1, 0.2], 0.95).half_width == math.inf
+    assert statistics.signed_rank_interval([], 0.95) == (0.0, -math.inf, math.inf)
+    assert statistics.signed_rank_interval([0.1], 0.95).ratios() == (math.exp(0.1), 0.0, math.inf)
+
+
+# ------------------------------------------------------------------------------------------------------- search
+
+
+def run_test(samples, **options):
+    test = statistics.SequentialTest(**options)
+    for sample in samples:
+        if test.add(float(sample)):
+            break
+    return test
+
+
+def test_it_looks_only_where_planned():
+    test = statistics.SequentialTest(noise_bound=0.014)
+    for i in range(11):
+        assert test.add(0.5 + i * 1e-3) is None
+        assert test.next_look == 12
+    assert not test.faster
+    assert test.add(0.5) == "faster"
+    assert test.faster
+    assert test.pairs == 12
+    assert test.next_look is None
+
+
+def test_an_ended_test_keeps_its_answer():
+    test = run_test([0.5] * 12)
+    before = test.interval()
+    for _ in range(100):
+        assert test.add(-9.0) == "faster"
+    assert test.interval() == before
+    assert test.pairs == 12
+
+
+@pytest.mark.parametrize(
+    ("decision", "make"),
+    [
+        ("faster", lambda rng: rng.normal(0.2, 0.02, 96)),
+        ("not_faster", lambda rng: rng.normal(-0.2, 0.02, 96)),
+        ("narrow", lambda rng: np.full(96, math.log1p(0.014)) + rng.normal(0, 0.01, 96)),
+        ("exhausted", lambda rng: np.full(96, math.log1p(0.014)) + rng.normal(0, 0.5, 96)),
+    ],
+)
+def test_every_way_to_end(decision, make):
+    test = run_test(make(np.random.default_rng(4)))
+    assert test.decision == decision
+    assert test.faster == (decision == "faster")
+
+
+def test_identical_code_is_rarely_called_faster():
+    """Documented: 0.3% of A/A trials; 5% is what the levels promise even for a noise bound of zero."""
+    rng = np.random.default_rng(11)
+    tests = [run_test(noisy_pairs(rng, 96), noise_bound=0.014) for _ in range(600)]
+    assert np.mean([t.faster for t in tests]) <= 0.01
+    assert np.mean([t.pairs for t in tests]) < 40
+    unbounded = [run_test(noisy_pairs(rng, 96), noise_bound=0.0) for _ in range(600)]
+    assert np.mean([t.faster for t in unbounded]) <= 0.05
+
+
+def test_a_real_gain_is_found():
+    rng = np.random.default_rng(12)
+    tests = [run_test(math.log(1.15) + noisy_pairs(rng, 96, 0.04)) for _ in range(200)]
+    assert np.mean([t.faster for t in tests]) >= 0.98
+
+
+def test_stopping_keeps_the_coverage():
+    rng = np.random.default_rng(13)
+    truth = math.log(1.02)
+    intervals = [run_test(truth + noisy_pairs(rng, 96)).interval() for _ in range(600)]
+    assert np.mean([i.low <= truth <= i.high for i in intervals]) >= 0.95
+
+
+def test_an_interval_before_the_first_look_is_honest():
+    test = statistics.SequentialTest()
+    assert test.interval().half_width == math.inf
+    for _ in range(9):
+        test.add(0.1)
+    assert test.interval().estimate == pytest.approx(0.1)
+    assert not test.faster
+
+
+# ------------------------------------------------------------------------------------------------- confirmation
+
+
+def test_stein_asks_for_as_many_as_the_first_stage_calls_for():
+    assert statistics.stein_confirmation([0.1] * 5) == 5
+    assert statistics.stein_confirmation([0.0, 1.0, -1.0, 2.0, 0.0]) == 20
+    first = [0.0, 0.02, -0.02, 0.01, -0.01]  # s0 = 0.0158
+    assert statistics.stein_confirmation(first) == math.ceil((2.7764 * np.std(first, ddof=1) / 0.02) ** 2)
+    with pytest.raises(ValueError, match="5 process pairs"):
+        statistics.stein_confirmation([0.1] * 4)
+
+
+def test_stein_interval_uses_the_first_deviation_only():
+    values = [0.0, 0.02, -0.02, 0.01, -0.01, 5.0]
+    interval = statistics.stein_interval(values)
+    assert interval.estimate == pytest.approx(np.mean(values))
+    assert interval.half_width == pytest.approx(2.7764 * np.std(values[:5], ddof=1) / math.sqrt(6), rel=1e-4)
+    with pytest.raises(ValueError, match="at least 5"):
+        statistics.stein_interval(values[:4])
+
+
+@pytest.mark.parametrize("between", [0.005, 0.02, 0.05])
+def test_confirmation_covers_the_truth_over_processes(between):
+    """Documented: 94.9% to 95.5% for deviations between processes of 0.5% to 5%."""
+    rng = np.random.default_rng(int(between * 1000))
+    covered = 0
+    for _ in range(1500):
+        values = np.median(noisy_pairs(rng, (20, 12), 0.03) + rng.normal(0, between, (20, 1)), axis=1)
+        needed = statistics.stein_confirmation(values[:5])
+        interval = statistics.stein_interval(values[:needed])
+        covered += interval.low <= 0 <= interval.high
+    assert 0.935 <= covered / 1500 <= 0.97
+
+
+def test_a_process_speaks_by_its_median():
+    assert statistics.process_value([0.1, 0.2, 9.0]) == 0.2
+    with pytest.raises(ValueError, match="without window pairs"):
+        statistics.process_value([])
+
+
+# ------------------------------------------------------------------------------------------ noise and latencies
+
+
+def test_noise_bound_needs_forty_values():
+    assert statistics.noise_bound([0.5] * 39) == statistics.DEFAULT_NOISE_BOUND
+    assert statistics.noise_bound([0.5] * 39, default=0.1) == 0.1
+    values = [(-1) ** i * i / 1000 for i in range(101)]
+    assert statistics.noise_bound(values) == pytest.approx(math.expm1(0.095))
+
+
+def test_a_run_beyond_three_bounds_is_void():
+    interval = statistics.LogInterval(0.05, 0.0, 0.1)
+    assert statistics.disturbed(interval, 0.014)
+    assert not statistics.disturbed(interval._replace(estimate=-0.04), 0.014)
+    assert statistics.disturbed(interval._replace(estimate=-0.05), 0.014)
+
+
+def test_latency_interval_by_order_statistics():
+    x = list(range(1, 16))
+    assert statistics.latency_interval(x) == (8.0, 4.0, 12.0)  # the sign test's interval for n = 15
+    assert statistics.latency_interval([3.0]) == (3.0, 3.0, 3.0)
+    assert statistics.latency_interval([3.0, 5.0, 4.0]) == (4.0, 3.0, 5.0)
+    with pytest.raises(ValueError, match="no samples"):
+        statistics.latency_interval([])
+
+
+def test_latency_interval_covers_the_median():
+    rng = np.random.default_rng(21)
+    samples = rng.lognormal(0, 0.3, (800, 24))
+    covered = [low <= 1.0 <= high for _, low, high in map(statistics.latency_interval, samples)]
+    assert np.mean(covered) >= 0.95

@@ -1,0 +1,82 @@
+"""torch's ``load_inline`` built by our builder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.utils.cpp_extension as extension
+
+from kernelwright.inline import BuildError, BuildRequest, compile_command, patch_load_inline
+
+SOURCE = "torch::Tensor twice(torch::Tensor x) { return x * 2; }"
+
+
+@pytest.fixture(autouse=True)
+def unpatched(monkeypatch):
+    monkeypatch.setattr(extension, "load_inline", extension.load_inline)
+
+
+@pytest.mark.slow
+def test_an_extension_is_built_by_our_command_and_imported(tmp_path):
+    """About 25 s: torch's headers are compiled for real."""
+    requests = []
+
+    def provider(request):
+        requests.append(request)
+        source, out = tmp_path / "main.cpp", tmp_path / "main.so"
+        source.write_text(request.source)
+        subprocess.run(compile_command(request, str(out), str(source)), check=True)
+        return str(out)
+
+    patch_load_inline(provider)
+    module = extension.load_inline("twice_extension", SOURCE, functions=["twice"], extra_cflags=["-O1"])
+    assert torch.equal(module.twice(torch.arange(5.0)), torch.arange(5.0) * 2)
+    assert requests[0].language == "torch_extension"
+    assert requests[0].flags == ("-O1",)
+    with pytest.raises(TypeError, match="twice"):
+        module.twice("no tensor")
+
+
+def test_the_source_is_what_torch_would_compile():
+    requests = []
+    patch_load_inline(lambda request: requests.append(request) or "/nowhere.so")
+    with pytest.raises(ImportError):
+        extension.load_inline("ext", [SOURCE, "int other;"], functions={"twice": "doubles"})
+    (request,) = requests
+    assert request.source.startswith("#include <torch/extension.h>\n" + SOURCE)
+    assert 'm.def("twice", torch::wrap_pybind_function(twice), "doubles");' in request.source
+    assert request.name == "ext"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"cuda_sources": "__global__ void k() {}"}, "need a device"),
+        ({"with_cuda": True}, "need a device"),
+        ({"extra_include_paths": ["/etc"]}, "extra_include_paths"),
+        ({"extra_cflags": ["-I/etc"]}, "not allowed"),
+        ({"extra_ldflags": ["-Wl,-rpath,/x"]}, "not allowed"),
+        ({"is_python_module": False}, "is_python_module"),
+    ],
+)
+def test_what_is_not_supported_is_refused(arguments, words):
+    patch_load_inline(lambda request: pytest.fail("asked to build"))
+    with pytest.raises(BuildError, match=words):
+        extension.load_inline("ext", SOURCE, functions="twice", **arguments)
+
+
+def test_the_command_needs_no_torch_in_the_process_and_no_odd_name():
+    request = BuildRequest("torch_extension", SOURCE, (), "bad-name")
+    with pytest.raises(BuildError, match="identifier"):
+        compile_command(request, "/out", "/in")
+    check = (
+        "import sys; from kernelwright.inline import BuildRequest, compile_command\n"
+        "print(compile_command(BuildRequest('torch_extension', '', (), 'ext'), '/out', '/in'))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert "-DTORCH_EXTENSION_NAME=ext" in done.stdout
+    assert "torch/include" in done.stdout

@@ -1,0 +1,224 @@
+"""Settings: precedence, origins, and errors that name the place at fault."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from kernelwright import config
+from kernelwright.config import Settings, debug_enabled, keys_present, parse_bytes
+from kernelwright.errors import UsageError
+
+
+def load(tmp_path: Path, **arguments) -> Settings:
+    return Settings.load(cwd=tmp_path, **({"env": {"HOME": str(tmp_path)}} | arguments))
+
+
+def write_toml(tmp_path: Path, text: str, name: str = "kernelwright.toml") -> Path:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_defaults_follow_the_home_and_xdg_folders(tmp_path):
+    settings = load(tmp_path)
+    assert settings.store == tmp_path / ".local/share/kernelwright/store.db"
+    assert settings.cache_dir == tmp_path / ".cache/kernelwright"
+    xdg = {"HOME": "/nowhere", "XDG_DATA_HOME": "/data", "XDG_CACHE_HOME": "relative/is/ignored"}
+    settings = load(tmp_path, env=xdg)
+    assert settings.store == Path("/data/kernelwright/store.db")
+    assert settings.cache_dir == Path("/nowhere/.cache/kernelwright")
+    assert settings.describe()["store"].origin == "default"
+
+
+def test_constructor_alone_gives_valid_defaults():
+    settings = Settings()
+    assert settings.sandbox == "bwrap"
+    assert settings.baselines == ("eager", "compile")
+    assert settings.looks == (12, 24, 48, 96)
+    assert settings.max_minutes is None
+    assert settings.origin("rounds") == "default"
+    assert Settings(rounds=3).origin("rounds") == "flag"
+
+
+def test_each_source_beats_the_one_below_it(tmp_path):
+    path = write_toml(tmp_path, "rounds = 2\nthreads = 2\njudge = 'file'\ncoder = 'file'\n")
+    env = {"KERNELWRIGHT_THREADS": "3", "KERNELWRIGHT_JUDGE": "env", "KERNELWRIGHT_CODER": "env"}
+    flags = {"judge": "flag", "coder": "flag", "sandbox": None, "baselines": ()}
+    settings = load(tmp_path, env=env, flags=flags, overrides=["coder=set"])
+    described = settings.describe()
+    assert described["rounds"] == (2, f"file {path}")
+    assert described["threads"] == (3, "env KERNELWRIGHT_THREADS")
+    assert described["judge"] == ("flag", "flag")
+    assert described["coder"] == ("set", "flag --set")
+    assert described["sandbox"] == ("bwrap", "default")
+    assert described["baselines"] == (["eager", "compile"], "default")
+    assert list(described) == list(Settings.model_fields)
+
+
+def test_an_explicit_file_replaces_the_one_in_the_working_directory(tmp_path):
+    write_toml(tmp_path, "threads = 2\n")
+    other = write_toml(tmp_path, "rounds = 9\n", "sub/other.toml")
+    settings = load(tmp_path, config_file=other)
+    assert (settings.threads, settings.rounds) == (1, 9)
+
+
+def test_the_last_override_of_a_name_wins(tmp_path):
+    settings = load(tmp_path, overrides=["threads=2", "threads=5", "max-minutes=1.5"])
+    assert (settings.threads, settings.max_minutes) == (5, 1.5)
+
+
+def test_relative_paths_belong_to_where_they_were_written(tmp_path):
+    path = write_toml(tmp_path, "store = 'here.db'\nsuite_dirs = ['a', '/b', '~/c']\n", "sub/conf.toml")
+    settings = load(tmp_path, config_file=path, env={"HOME": "/h", "KERNELWRIGHT_CACHE_DIR": "cache"})
+    assert settings.store == tmp_path / "sub/here.db"
+    assert settings.suite_dirs == (tmp_path / "sub/a", Path("/b"), Path("/h/c"))
+    assert settings.cache_dir == tmp_path / "cache"
+
+
+def test_text_from_variables_is_parsed(tmp_path):
+    env = {
+        "KERNELWRIGHT_LOOKS": "3, 6",
+        "KERNELWRIGHT_MEMORY_BYTES": "2GiB",
+        "KERNELWRIGHT_BASELINES": "eager",
+        "KERNELWRIGHT_MAX_MINUTES": "none",
+        "KERNELWRIGHT_THREADS": "",
+    }
+    settings = load(tmp_path, env=env)
+    assert settings.looks == (3, 6)
+    assert settings.memory_bytes == 2**31
+    assert settings.baselines == ("eager",)
+    assert settings.max_minutes is None
+    assert settings.describe()["threads"] == (1, "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GiB", 2**32), ("4G", 2**32), ("4GB", 4 * 10**9), ("1.5 KiB", 1536), ("512", 512), ("7b", 7), (9, 9)],
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "4Q", "-4GiB", "iB", "4 5", "GiB", True])
+def test_no_sizes(text):
+    with pytest.raises(ValueError, match="no size"):
+        parse_bytes(text)
+
+
+def test_unknown_toml_key_names_file_key_and_near_names(tmp_path):
+    path = write_toml(tmp_path, "treads = 2\n")
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path)
+    assert caught.value.data["key"] == "treads"
+    assert "threads" in caught.value.data["near"]
+    assert str(path) in str(caught.value)
+    assert "did you mean threads" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threads", "x"),
+        ("threads", "0"),
+        ("sandbox", "bwarp"),
+        ("looks", "3,2"),
+        ("looks", ""),
+        ("baselines", "eager,eager"),
+        ("max_minutes", "-1"),
+        ("memory_bytes", "4Q"),
+        ("confirm_max_pairs", "3"),
+        ("store", ""),
+        ("noise_bound", "1.5"),
+        ("window_ms", "inf"),
+        ("coder", ""),
+    ],
+)
+def test_bad_values_name_the_setting_and_its_source(tmp_path, name, value):
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, overrides=[f"{name}={value}"])
+    assert caught.value.data["key"] == name
+    assert caught.value.data["origin"] == "flag --set"
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["threads = true", "max_minutes = true", "store = 3", "looks = 'a'", "[threads]\nx = 1"]
+)
+def test_bad_types_in_a_file_name_the_file(tmp_path, text):
+    path = write_toml(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path)
+    assert caught.value.data["origin"] == f"file {path}"
+
+
+def test_a_misspelt_choice_suggests_the_right_one(tmp_path):
+    with pytest.raises(UsageError, match="did you mean bwrap"):
+        load(tmp_path, flags={"sandbox": "bwarp"})
+
+
+@pytest.mark.parametrize("override", ["threads", "=3", "treads=3"])
+def test_malformed_overrides(tmp_path, override):
+    with pytest.raises(UsageError, match=r"NAME=VALUE|unknown setting"):
+        load(tmp_path, overrides=[override])
+
+
+def test_unknown_flag(tmp_path):
+    with pytest.raises(UsageError, match="unknown setting 'roundz'"):
+        load(tmp_path, flags={"roundz": 3})
+
+
+def test_unusable_files(tmp_path):
+    with pytest.raises(UsageError, match="cannot read"):
+        load(tmp_path, config_file=tmp_path / "absent.toml")
+    with pytest.raises(UsageError, match="no valid TOML"):
+        load(tmp_path, config_file=write_toml(tmp_path, "threads = ", "broken.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="no valid TOML"):
+        load(tmp_path, config_file=tmp_path / "binary.toml")
+
+
+def test_settings_are_frozen_and_survive_pickling_with_origins(tmp_path):
+    settings = load(tmp_path, flags={"threads": 2})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.threads = 3
+    again = pickle.loads(pickle.dumps(settings))
+    assert again == settings
+    assert again.origin("threads") == "flag"
+
+
+def test_what_was_described_loads_again(tmp_path):
+    settings = load(tmp_path, flags={"threads": 2, "max_minutes": 3, "suite_dirs": ("x",)})
+    values = {name: item.value for name, item in settings.describe().items()}
+    assert load(tmp_path, flags=values).model_dump() == settings.model_dump()
+
+
+def test_with_values_validates_and_keeps_other_origins(tmp_path):
+    settings = load(tmp_path, env={"HOME": "/h", "KERNELWRIGHT_ROUNDS": "2"})
+    changed = settings.with_values(threads=4)
+    assert changed.describe()["threads"] == (4, "flag")
+    assert changed.describe()["rounds"] == (2, "env KERNELWRIGHT_ROUNDS")
+    assert settings.threads == 1
+    with pytest.raises(UsageError):
+        settings.with_values(threads=0)
+    with pytest.raises(UsageError):
+        settings.with_values(thread=1)
+
+
+def test_keys_are_reported_as_booleans_only():
+    present = keys_present({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": ""})
+    assert present == {"OPENAI_API_KEY": True, "ANTHROPIC_API_KEY": False}
+    assert "secret" not in repr(present)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_debug_variable(value, wanted):
+    assert debug_enabled({"KERNELWRIGHT_DEBUG": value}) is wanted
+
+
+def test_every_setting_says_what_it_is():
+    assert all(field.description for field in Settings.model_fields.values())
+    assert config.__all__ == sorted(config.__all__)
