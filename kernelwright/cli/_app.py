@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from kernelwright import __version__
-from kernelwright.errors import KernelwrightError
+from kernelwright.errors import InvalidReferenceError, KernelwrightError
 
 EXIT_BUG = 1
 EXIT_USAGE = 2
@@ -116,7 +116,8 @@ def _our_error(error: KernelwrightError, as_json: bool) -> int:
 
     if debug_enabled():
         traceback.print_exception(error)
-    click.echo(f"error: {error.message}", err=True)
+    prefix = "INVALID_REFERENCE: " if isinstance(error, InvalidReferenceError) else ""
+    click.echo(f"error: {prefix}{error.message}", err=True)
     if error.hint:
         click.echo(f"hint: {error.hint}", err=True)
     if as_json:

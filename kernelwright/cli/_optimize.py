@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from kernelwright.cli._common import Common, common_options, say, stdout_console
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import duration, short, weak_sandbox, winners_table
-from kernelwright.errors import UsageError
+from kernelwright.errors import InvalidReferenceError, UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import CampaignResult
+    from kernelwright.campaign import CampaignResult, RunResult
     from kernelwright.config import Settings
     from kernelwright.records import Problem
 
@@ -22,24 +22,48 @@ EXIT_OF_STATUS = {"paused": 4, "interrupted": 130, "cancelled": 130}
 SUITE = "kernelwright"
 
 
+class Chosen(NamedTuple):
+    """The problems of a job, and a row for each named file that is none."""
+
+    problems: tuple[Problem, ...]
+    faults: tuple[RunResult, ...]
+
+
 def choose_problems(
     names: tuple[str, ...], suite: str | None, level: int | None, everything: bool, settings: Settings
-) -> tuple[Problem, ...]:
+) -> Chosen:
     """The problems that the arguments name, each once, in the order given.
 
     Raises:
         UsageError: none, or an unknown one.
+        InvalidReferenceError: no problem is left, since the files named break the contract.
     """
     from kernelwright.datasets import find_problem, load_suite
 
-    chosen = [find_problem(name, settings.suite_dirs) for name in names]
+    found: list[Problem] = []
+    faults: dict[str, InvalidReferenceError] = {}
+    for name in names:
+        try:
+            found.append(find_problem(name, settings.suite_dirs))
+        except InvalidReferenceError as error:
+            faults[name] = error
     if suite or level is not None or everything:
-        chosen += load_suite(suite or SUITE, level, settings.suite_dirs)
-    if not chosen:
+        found += load_suite(suite or SUITE, level, settings.suite_dirs)
+    if not found and faults:
+        raise next(iter(faults.values()))
+    if not found:
         raise UsageError(
             "which problem?", hint="name one ('kernelwright problems list' shows them), or --suite, --level or --all"
         )
-    return tuple({problem.id: problem for problem in chosen}.values())
+    problems = tuple({problem.id: problem for problem in found}.values())
+    return Chosen(problems, tuple(_fault_row(name, error) for name, error in faults.items()))
+
+
+def _fault_row(name: str, error: InvalidReferenceError) -> RunResult:
+    from kernelwright.campaign import RunResult
+    from kernelwright.records import Status
+
+    return RunResult(problem=name, state="failed", status=Status.INVALID_REFERENCE, reason=str(error))
 
 
 @click.command()
@@ -78,12 +102,12 @@ def optimize(
     coder_from_spec(settings.coder), judge_from_spec(settings.judge)
     refuse_unknown_recipe(settings.recipe)
     if dry_run:
-        return _show_plan(common, chosen, settings)
+        return _show_plan(common, chosen.problems, settings)
     from kernelwright.campaign import Campaign
 
     with common.open_store(settings) as store, show_progress() as listener:
-        result = Campaign(settings, store, tell=listener, signals=True).run(chosen)
-    return report(common, result, settings)
+        result = Campaign(settings, store, tell=listener, signals=True).run(chosen.problems)
+    return report(common, result.model_copy(update={"rows": (*result.rows, *chosen.faults)}), settings)
 
 
 @click.command()

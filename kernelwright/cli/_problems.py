@@ -126,7 +126,7 @@ def capture(common: Common, spec: str, output: Path, inputs: str | None, force: 
 
     if output.exists() and not force:
         raise UsageError(f"{output} exists", hint="choose another name, or --force")
-    problem = capture_module(spec, output, inputs=inputs)
+    problem = capture_module(spec, out=output, inputs=inputs)
     common.show(
         {"problem": str(output), "sha256": problem.sha256},
         f"{output}: written; try 'kernelwright problems lint {output}'",

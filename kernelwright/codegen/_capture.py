@@ -44,7 +44,6 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
         source, first = payload["source"], dict(payload.get("variant") or {})
         others = [dict(v) for v in payload.get("variants") or _declared_variants(source)]
         exports = [_export(source, first, payload.get("mode", "eval"))]
-        notes: list[str] = []
         for variant in others:
             if variant != first:
                 exports.append(_export(source, variant, payload.get("mode", "eval")))
@@ -55,7 +54,6 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
             "format": FORMAT,
             "variants": len(exports),
             "module_source": source,
-            "notes": notes,
         }
     except ReferenceFault as fault:
         return {"ok": False, "reason": str(fault), "line": fault.line}
@@ -196,7 +194,7 @@ class _Writer:
         return {
             "name": node.name,
             "op": str(node.target).removeprefix("aten."),
-            "args": [self._argument(a) for a in node.args],
+            "args": [self._argument(a) for a in _with_defaults(node)],
             "kwargs": {k: self._argument(v) for k, v in node.kwargs.items()},
             "outputs": [_tensor(o) for o in outputs if o is not None],
         }
@@ -213,6 +211,16 @@ class _Writer:
         if value is None or isinstance(value, (bool, int, float, str)):
             return _plain(value)
         raise CaptureFault(f"the graph holds an argument of type {type(value).__name__}")
+
+
+def _with_defaults(node: Any) -> list[Any]:
+    """Positional arguments with the schema's defaults filled in, so that variants agree in how a call is written."""
+    args = list(node.args)
+    for parameter in node.target._schema.arguments[len(args) :]:
+        if parameter.kwarg_only or parameter.name in node.kwargs or not parameter.has_default_value():
+            break
+        args.append(parameter.default_value)
+    return args
 
 
 def _plain(value: Any) -> Any:

@@ -129,14 +129,15 @@ class ForwardWriter:
     def conv(self, value: Value, bias: Value | None = None) -> None:
         """A convolution by the library."""
         x, weight = (self.tensor(a) for a in value.args)
-        extra = ["None" if bias is None else self.tensor(bias)]
-        for key in ("stride", "padding", "dilation", "groups"):
-            extra.append(repr(value.attrs[key]))
-        while extra and extra[-1] in ("None", "1", "(1, 1)", "(0, 0)"):
-            if extra[-1] == "(0, 0)" and len(extra) != 3:
-                break
-            extra.pop()
-        self.assign(value, f"F.conv2d({', '.join([x, weight, *extra])})")
+        parts = [x, weight] if bias is None else [x, weight, self.tensor(bias)]
+        for key, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            pair = value.attrs[key]
+            if not all(p.equals(default) for p in pair):
+                texts = [self.sizes.expr(p) for p in pair]
+                parts.append(f"{key}={texts[0] if texts[0] == texts[1] else f'({texts[0]}, {texts[1]})'}")
+        if not value.attrs["groups"].equals(1):
+            parts.append(f"groups={self.sizes.expr(value.attrs['groups'])}")
+        self.assign(value, f"F.conv2d({', '.join(parts)})")
 
     def extern(self, value: Value) -> None:
         """An operator that stays in torch, exactly as it was captured."""
@@ -192,7 +193,9 @@ class ForwardWriter:
         if fixed:
             names = ", ".join(str(s.timed) if s.is_const else "any" for s in leaf.shape)
             out.append(f"if {check}:")
-            out.append(f'    raise ValueError(f"made for {target} of shape ({names}), not {{tuple({leaf.name}.shape)}}")')
+            out.append(
+                f'    raise ValueError(f"made for {target} of shape ({names}), not {{tuple({leaf.name}.shape)}}")'
+            )
         return out
 
     def _variant(self) -> str:

@@ -14,6 +14,7 @@ from kernelwright.codegen._kernel import Function, NestWriter, _fused
 from kernelwright.codegen._lower import lower
 from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import KeepInTorch, Partition, Step, in_place, partition, root
+from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
 
 _HEADER = """#include <algorithm>
@@ -86,6 +87,15 @@ def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) -> G
                 else:
                     forward.allocate(value)
             forward.call(function)
+        elif step.kind in ("pool", "scan"):
+            value = step.values[0]
+            name = _function_name([value.name], [f.name for f in functions])
+            title = step_title(step, [value.origin[1].split(".")[0]])
+            make = pool_function if step.kind == "pool" else scan_function
+            function = make(value, name, title, graph.variants)
+            functions.append(function)
+            forward.allocate(value)
+            forward.call(function)
         else:
             getattr(forward, step.kind)(step.values[0])
     source = _file(graph, made, forward, functions)
@@ -107,9 +117,19 @@ def _file(graph: Graph, made: Plan, forward: ForwardWriter, functions: list[Func
     library = math_library(code)
     lines = ["import math", "import torch", "import torch.nn.functional as F", "from torch import nn"]
     lines += [i for i in made_init.imports if i not in lines]
-    lines += ["", "from kernelwright.inline import cpp", "", "KNOBS = {'BLOCK': [64, 128, 256, 512, 1024]}", "BLOCK = 256", ""]
+    lines += [
+        "",
+        "from kernelwright.inline import cpp",
+        "",
+        "KNOBS = {'BLOCK': [64, 128, 256, 512, 1024]}",
+        "BLOCK = 256",
+        "",
+    ]
     lines += [f"SOURCE = r'''{_HEADER}{library}\n{code}'''", ""]
-    lines += ["lib = cpp(SOURCE, defines={'BLOCK': BLOCK}, flags=('-fno-math-errno', '-fno-trapping-math', '-mprefer-vector-width=512'))", ""]
+    lines += [
+        "lib = cpp(SOURCE, defines={'BLOCK': BLOCK}, flags=('-fno-math-errno', '-fno-trapping-math', '-mprefer-vector-width=512'))",
+        "",
+    ]
     lines += forward.constants
     if made_init.helpers:
         lines += ["", made_init.helpers]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.codegen._builder import Builder, Unsupported
@@ -50,15 +49,21 @@ def _addmm(b: Builder, bias: Value, left: Value, right: Value, *, beta: Any = 1,
     return b.pointwise("add", y, bias, name="addmm")
 
 
-def _pair(value: Any, default: int = 1) -> tuple[int, int]:
+Pair = tuple[Size, Size]
+
+
+def _pair(b: Builder, value: Any, default: int = 1) -> Pair:
+    """A window parameter of both image dims."""
     if value is None or value == ():
-        return default, default
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) == 1:
-        pair = (pair[0], pair[0])
-    if len(pair) != 2 or not all(isinstance(p, int) for p in pair):
-        raise Unsupported("windows that are not two-dimensional, or differ between variants")
-    return pair[0], pair[1]
+        return b.const(default), b.const(default)
+    if isinstance(value, (int, Size)):
+        return b.size(value), b.size(value)
+    sizes = [b.size(v) for v in value]
+    if len(sizes) == 1:
+        sizes *= 2
+    if len(sizes) != 2:
+        raise Unsupported("windows that are not two-dimensional")
+    return sizes[0], sizes[1]
 
 
 @lowering("conv2d")
@@ -68,13 +73,14 @@ def _conv2d(
 ) -> Value:  # fmt: skip
     if isinstance(padding, str) or len(x.shape) != 4:
         raise Unsupported("convolution with named padding, or without a batch")
-    geometry = {"stride": _pair(stride), "padding": _pair(padding, 0), "dilation": _pair(dilation), "groups": groups}
+    steps, border, gaps = _pair(b, stride), _pair(b, padding, 0), _pair(b, dilation)
     out = []
     for d in (0, 1):
-        reach = (weight.shape[2 + d] - 1) * geometry["dilation"][d] + 1  # type: ignore[index]
-        out.append((x.shape[2 + d] + 2 * geometry["padding"][d] - reach) // geometry["stride"][d] + 1)  # type: ignore[index]
+        reach = (weight.shape[2 + d] - 1) * gaps[d] + 1
+        out.append((x.shape[2 + d] + border[d] * 2 - reach) // steps[d] + 1)
     shape = (x.shape[0], weight.shape[0], *out)
-    y = b.make("conv", (x, weight), shape, x.dtype, **geometry)
+    count = b.size(groups)
+    y = b.make("conv", (x, weight), shape, x.dtype, stride=steps, padding=border, dilation=gaps, groups=count)
     return y if bias is None else b.pointwise("add", y, b.unsqueeze_to(bias, 4, 1), name="conv_bias")
 
 
@@ -90,12 +96,13 @@ def _convolution(
 # ------------------------------------------------------------------------------------------------ pooling
 
 
-def _pooled(size: Size, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Size:
-    reach = size + (2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0))
+def _pooled(size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size, ceil_mode: bool) -> Size:
     out = []
-    for steps, whole in zip(reach.values, size.values, strict=True):
-        count = steps // stride + 1
-        if ceil_mode and (count - 1) * stride >= whole + padding:
+    columns = (size.values, kernel.values, stride.values, padding.values, dilation.values)
+    for whole, k, step, border, gap in zip(*columns, strict=True):
+        reach = whole + 2 * border - gap * (k - 1) - 1
+        count = (reach + (step - 1 if ceil_mode else 0)) // step + 1
+        if ceil_mode and (count - 1) * step >= whole + border:
             count -= 1  # the last window must begin inside the input
         out.append(count)
     return Size(tuple(out))
@@ -106,12 +113,11 @@ def _pool(
 ) -> Value:
     if len(x.shape) < 3 or x.dtype != "float32":
         raise Unsupported("pooling of this rank or dtype")
-    kernel, padding, dilation = _pair(kernel), _pair(padding, 0), _pair(dilation)
-    stride = kernel if stride in (None, ()) else _pair(stride)
-    spatial = [
-        _pooled(size, kernel[d], stride[d], padding[d], dilation[d], ceil) for d, size in enumerate(x.shape[-2:])
-    ]
-    attrs = {"kind": kind, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, **more}
+    window = _pair(b, kernel)
+    steps = window if stride in (None, ()) else _pair(b, stride)
+    border, gaps = _pair(b, padding, 0), _pair(b, dilation)
+    spatial = [_pooled(size, window[d], steps[d], border[d], gaps[d], ceil) for d, size in enumerate(x.shape[-2:])]
+    attrs = {"kind": kind, "kernel": window, "stride": steps, "padding": border, "dilation": gaps, **more}
     return b.make("pool", (x,), (*x.shape[:-2], *spatial), x.dtype, f"{kind}_pool", **attrs)
 
 
@@ -127,21 +133,22 @@ def _avg_pool2d(
     b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Value:  # fmt: skip
-    if divisor_override is not None or (ceil_mode and _pair(padding, 0) != (0, 0)):
+    padded = any(any(p.values) for p in _pair(b, padding, 0))
+    if divisor_override is not None or (ceil_mode and padded):
         raise Unsupported("average pooling with a divisor, or with ceil mode and padding")
     return _pool(b, x, "avg", kernel, stride, padding, 1, ceil_mode, include_pad=count_include_pad and not ceil_mode)
 
 
 @lowering("adaptive_avg_pool2d", "mean_pool")
 def _adaptive_avg_pool2d(b: Builder, x: Value, output: Any) -> Value:
-    out = _pair(output)
-    if out == (1, 1):
+    out = _pair(b, output)
+    if out[0].equals(1) and out[1].equals(1):
         rank = len(x.shape)
         return b.mean(x, [rank - 2, rank - 1], True)
     sizes = x.shape[-2:]
-    if not all(s.is_const and s.timed % o == 0 for s, o in zip(sizes, out, strict=True)):
+    if not all(o.divides(s) for s, o in zip(sizes, out, strict=True)):
         raise Unsupported("adaptive pooling with windows of different sizes")
-    kernel = (sizes[0].timed // out[0], sizes[1].timed // out[1])
+    kernel = (sizes[0] // out[0], sizes[1] // out[1])
     return _pool(b, x, "avg", kernel, kernel, 0, 1, False, include_pad=True)
 
 

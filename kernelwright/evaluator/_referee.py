@@ -18,7 +18,7 @@ from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._client import Client, WorkerFailed
 from kernelwright.evaluator._clock import Door, DoorLibrary
 from kernelwright.evaluator._environment import environment
-from kernelwright.evaluator._session import ProblemSession, lane_path
+from kernelwright.evaluator._session import ProblemSession
 from kernelwright.records import Candidate, Evaluation, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, SharedMemory, open_sandbox, product_memfd
 
@@ -198,7 +198,7 @@ class Referee:
     @contextlib.contextmanager
     def lane(self) -> Iterator[None]:
         """The exclusive right to time on this machine's CPU, across processes."""
-        with open(lane_path(self._cache_dir), "w") as lock:
+        with (self._cache_dir / "cpu-lane.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

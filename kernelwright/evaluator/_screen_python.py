@@ -81,6 +81,7 @@ class Inspector(ast.NodeVisitor):
         self._names = Scopes()
         self._operators: dict[str, int] = {}
         self._kernels: dict[str, int] = {}
+        self._libraries: set[str] = set()  # what kernels were assigned to: their methods are no tensor's
         self._loads: Counter[str] = Counter()
 
     def inspect(self, tree: ast.Module) -> None:
@@ -166,8 +167,9 @@ class Inspector(ast.NodeVisitor):
         name = self._names.resolve(node.func)
         if name is not None:
             self._called(name, node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _TENSOR_METHODS and name is None:
-            self._operators.setdefault(f".{node.func.attr}", node.lineno)
+        method = node.func if isinstance(node.func, ast.Attribute) and name is None else None
+        if method and method.attr in _TENSOR_METHODS and ast.unparse(method.value) not in self._libraries:
+            self._operators.setdefault(f".{method.attr}", node.lineno)
         if (
             _mentions_address(node.args)
             and isinstance(node.func, ast.Attribute)
@@ -270,9 +272,9 @@ class Inspector(ast.NodeVisitor):
         """Assignments to what is not the candidate's; kernels by name."""
         for target in node.targets:
             self._assigned(target)
-        target = node.targets[0]
-        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call) and self._builds(node.value.func):
-            self._kernels[target.id] = node.lineno
+        if isinstance(node.value, ast.Call) and self._builds(node.value.func):
+            self._libraries.update(ast.unparse(target) for target in node.targets)
+            self._kernels.update({target.id: node.lineno for target in node.targets if isinstance(target, ast.Name)})
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:

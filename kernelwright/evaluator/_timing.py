@@ -106,7 +106,7 @@ class Plan(NamedTuple):
 
 
 def plan(fastest_ms: float, slowest_ms: float, window_ms: float, slot_bytes: int, pool_bytes: int) -> Plan:
-    """At least ``window_ms`` for the fastest side; 100 calls where the slowest side allows; the pool within its bytes."""
+    """At least ``window_ms`` for the fastest side, 100 calls where the slowest allows, the pool within its bytes."""
     calls = max(
         math.ceil(window_ms / max(fastest_ms, 1e-6)),
         min(_MANY_CALLS, math.ceil(_LONG_WINDOW_MS / max(slowest_ms, 1e-6))),
@@ -126,7 +126,7 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """Takes turns of ``sides`` over ``pool``. ``sides[0]`` is the candidate; the one named ``eager`` is compared with."""
+    """Takes turns of ``sides`` over ``pool``. ``sides[0]`` is the candidate; ``eager`` is what it is compared with."""
 
     def __init__(
         self,

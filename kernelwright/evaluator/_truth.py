@@ -25,6 +25,7 @@ _MONTE_CARLO_RUNS = 8
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
 _STRUCTURED_BANK = 8  # draws of get_inputs kept for timed slots that cannot be drawn by the referee
 _TRUTH_TIMEOUT_S = 120.0
+_NORMAL = frozenset({"own", "normal", "probe"})  # judged without the wider tails of other distributions
 
 
 class Variant(NamedTuple):
@@ -49,7 +50,7 @@ class Variant(NamedTuple):
         ]
 
     def capacity(self) -> list[int]:
-        """Bytes that each output of a contestant may span: twice the reference's, so that a wrong dtype is still read."""
+        """Bytes that each output may span: twice the reference's, so that a wrong dtype can still be read."""
         return [2 * spec.span_bytes + 64 for spec in self.outputs]
 
 
@@ -168,7 +169,7 @@ class OracleSession:
         wanted = _distributions_of(variant)[: None if full else 1]
         for name in wanted[: max(self._trials, 1)]:
             trial = self._truth(variant, name, self._compose(variant, name))
-            if _well_defined(trial, variant):
+            if name != "normal" or _well_conditioned(trial, variant):
                 trials.append(trial)
         if full:
             trials += self._probes(variant, at=len(trials))
@@ -247,7 +248,7 @@ class OracleSession:
                 fds=[given.fd],
                 size=variant.slot_bytes,
                 inputs=variant.inputs_json(),
-                runs=_MONTE_CARLO_RUNS if distribution in ("own", "normal", "probe") else _MONTE_CARLO_RUNS // 2,
+                runs=_MONTE_CARLO_RUNS if distribution in _NORMAL else _MONTE_CARLO_RUNS // 2,
                 seed=secrets.randbits(31),
                 unit_roundoff=self._unit_roundoff(variant),
             )
@@ -349,8 +350,8 @@ def _distributions_of(variant: Variant) -> list[str]:
     return list(names)
 
 
-def _well_defined(trial: Trial, variant: Variant) -> bool:
-    """Whether the reference is defined and well-conditioned on a distribution that it did not choose itself."""
+def _well_conditioned(trial: Trial, variant: Variant) -> bool:
+    """Whether precision can be judged on this draw (elsewhere the wide error scale takes care of itself)."""
     return not any(
         truth.kind == "float" and budget.ill_conditioned(truth.scale, truth.exact, spec.dtype)
         for truth, spec in zip(trial.truths, variant.outputs, strict=True)
@@ -394,7 +395,7 @@ def _judge_value(
             truth.exact,
             truth.scale,
             trial.reduction,
-            distribution_is_normal=trial.distribution in ("normal", "probe"),
+            distribution_is_normal=trial.distribution in _NORMAL,
             tolerance_scale=tolerance_scale,
             dtype=spec.dtype,
             ref_low=truth.low,

@@ -335,8 +335,9 @@ class Runner:
         assert self.door is not None
         assert self.forward is not None
         numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
-        with blamed("forward", self.filename), torch.no_grad(), self._device_view():
-            self.door.serve(self.forward, self.slots, yielding=yielding, numbers=numbers)
+        forward = self._forward_on_device if self.triton else self.forward
+        with blamed("forward", self.filename), torch.no_grad():
+            self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers)
 
     # -- helpers
 
@@ -369,6 +370,11 @@ class Runner:
         if not reply.get("ok"):
             raise inline.BuildError("the build failed", log=str(reply.get("log", "")))
         return f"/proc/self/fd/{fds[0]}"
+
+    def _forward_on_device(self, *arguments: Any) -> Any:
+        assert self.forward is not None
+        with self._device_view():
+            return self.forward(*arguments)
 
     @contextlib.contextmanager
     def _device_view(self) -> Iterator[None]:

@@ -119,6 +119,25 @@ def checked_input(value: Any) -> CheckedInput:
     return CheckedInput(True, value.dtype, tuple(value.shape), value.stride(), value.is_contiguous())
 
 
+def fits(checked: tuple[CheckedInput, ...], inputs: tuple[Any, ...], device_flag: str) -> bool:
+    """Whether inputs are laid out as in a checked call; runs at every call, so it says no more than that."""
+    if len(checked) != len(inputs):
+        return False
+    for spec, value in zip(checked, inputs, strict=True):
+        if not spec.is_tensor:
+            if not same_value(spec.value, value):
+                return False
+            continue
+        kind = type(value)
+        if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+            return False
+        if value.dtype is not spec.dtype or value.shape != spec.shape or not getattr(value, device_flag):
+            return False
+        if not (value.is_contiguous() if spec.contiguous else value.stride() == spec.stride):
+            return False
+    return True
+
+
 def load_source(kind: str, source: str, extra: Mapping[str, Any]) -> types.ModuleType:
     """Run a source text as a module of its own, with its lines known to tracebacks."""
     name = f"{__name__}_{kind}"
@@ -157,6 +176,7 @@ class _Kernel:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.calls: tuple[CheckedCall, ...] | None = None
+        self.recent: CheckedCall | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -225,12 +245,14 @@ class DropIn:
         reason = self._surroundings((*inputs, *named.values()))
         if reason:
             return None, reason, inputs
-        calls = self._checked()
-        if named or (calls and len(inputs) != len(calls[0].inputs)):
+        if named:
             try:
-                inputs = full_arguments(self.dropin_reference.forward, (None, *inputs), named)[1:]
+                bound = inspect.signature(self.dropin_reference.forward).bind(None, *inputs, **named)
             except TypeError as error:
                 return None, str(error), inputs
+            if bound.kwargs:
+                return None, "forward was called with arguments that were not checked", inputs
+            inputs = bound.args[1:]
         reason = self._unchecked(inputs) or self._not_ready()
         return (None if reason else self.dropin_kernel.module), reason or "the call was checked", inputs
 
@@ -256,17 +278,22 @@ class DropIn:
         return kernel.calls
 
     def _unchecked(self, inputs: tuple[Any, ...]) -> str:
+        kernel, flag = self.dropin_kernel, f"is_{self.dropin_export.device}"
+        if kernel.recent is not None and fits(kernel.recent.inputs, inputs, flag):
+            return ""
         reason = "the module was constructed with arguments for which the kernel was not checked"
         for call in self._checked():
-            reason = self._difference(call.inputs, inputs)
-            if not reason:
+            if fits(call.inputs, inputs, flag):
+                kernel.recent = call
                 return ""
+            reason = self._difference(call.inputs, inputs)
         if "has shape" in reason:
             shapes = "; ".join(", ".join(str(i.shape) for i in call.inputs if i.is_tensor) for call in self._checked())
             reason += f" (checked: {shapes})"
         return reason
 
     def _difference(self, checked: tuple[CheckedInput, ...], inputs: tuple[Any, ...]) -> str:
+        """Why inputs do not fit a checked call."""
         if len(checked) != len(inputs):
             return f"{len(inputs)} inputs were given, {len(checked)} were checked"
         for i, (spec, value) in enumerate(zip(checked, inputs, strict=True)):

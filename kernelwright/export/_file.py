@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 import datetime
-import inspect
+import importlib.util
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
+from importlib.abc import InspectLoader
 from typing import NamedTuple
 
-from kernelwright.errors import UsageError
-from kernelwright.export import _dropin
-from kernelwright.inline import _declarations, _library, _toolchain, apply_knobs
+from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.inline import apply_knobs
 from kernelwright.records import Candidate, DeviceClass, KnobValue, Problem, Verdict
 
 __all__ = ["export_module"]
+
+_RUNTIME = tuple(f"kernelwright.inline.{name}" for name in ("_declarations", "_library", "_toolchain"))
 
 
 def export_module(
@@ -52,7 +53,7 @@ def export_module(
     device: DeviceClass = "cpu" if candidate.backend == "cpp" else "interpreter"
     checked = [dict(v) for v in (problem.meta.variants_for(device) if variants is None else variants)]
     name = class_name(problem.name)
-    runtime = embedded([_declarations, _library, _toolchain, _dropin])
+    runtime = embedded([*_RUNTIME, "kernelwright.export._dropin"])
     parts = [
         header(problem, candidate, verdict, name, today or datetime.datetime.now(datetime.UTC).date()),
         runtime,
@@ -237,12 +238,12 @@ def plain_import(alias: ast.alias) -> str:
     raise ValueError(f"it imports {alias.name}, which an exported file does not have")
 
 
-def embedded(modules: Sequence[ModuleType]) -> str:
+def embedded(modules: Iterable[str]) -> str:
     """Several self-contained modules as one text: their imports merged, each under a banner with its docstring."""
     imports: set[str] = set()
     bodies = []
     for module in modules:
-        source = inspect.getsource(module)
+        source = module_source(module)
         tree = ast.parse(source)
         head = [node for node in tree.body if is_head(node)]
         for node in head:
@@ -256,6 +257,15 @@ def embedded(modules: Sequence[ModuleType]) -> str:
     from_imports = merge_from_imports(line for line in imports if line.startswith("from "))
     top = "from __future__ import annotations\n\n" + "\n".join(plain_imports + from_imports)
     return "\n\n\n".join([top, *bodies])
+
+
+def module_source(name: str) -> str:
+    """A module's text, without importing it (the drop-in's would import torch)."""
+    spec = importlib.util.find_spec(name)
+    source = spec.loader.get_source(name) if spec and isinstance(spec.loader, InspectLoader) else None
+    if source is None:
+        raise MissingToolError(f"the source of {name} is not installed", hint="install kernelwright with its sources")
+    return source
 
 
 def merge_from_imports(lines: Iterable[str]) -> list[str]:

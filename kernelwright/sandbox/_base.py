@@ -55,6 +55,13 @@ class Job:
     name: str = ""
 
     @property
+    def preload(self) -> str:
+        """The module to import before the walls close: only one of our own, and not this room's, which needs no torch."""
+        module = self.entry.partition(":")[0]
+        ours = module.startswith("kernelwright.") and not module.startswith("kernelwright.sandbox.")
+        return module if ours else ""
+
+    @property
     def level(self) -> _seccomp.FilterLevel:
         """Which seccomp filter it gets."""
         return "base" if self.kind == "exec" or self.limits.allow_exec else "contestant"
@@ -308,6 +315,7 @@ class BaseSandbox(ABC):
             "argv": job.argv,
             "entry": job.entry,
             "env": job.env,
+            "preload": job.preload if job.level == "contestant" else "",
             "sock": job.sock is not None,
             "max_reply_bytes": job.max_reply_bytes,
             "cpus": self._cpus if job.cpus is None else job.cpus,

@@ -72,10 +72,8 @@ class BwrapSandbox(BaseSandbox):
             "tmpfs_bytes": job.limits.tmpfs_bytes,
             "mounts": [(mount.source, mount.target or mount.source, mount.writable) for mount in job.mounts],
         }
-        module = job.entry.partition(":")[0]
-        preload = module if module.startswith("kernelwright.") else ""
         with standard_streams(b"") as (_, stdout, stderr, pipes):
-            zygote.fork(control, stdout, stderr, preload=preload)
+            zygote.fork(control, stdout, stderr, preload=job.preload)
         return LaunchParts(pipes, lambda: None, None, ("zygote", *self.around[1:]), warm=True)
 
     def _launch_cold(self, job: Job, control: socket.socket) -> LaunchParts:

@@ -12,6 +12,7 @@ import itertools
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,10 @@ class Group:
     v1: dict[str, str]
     v2_controllers: frozenset[str]
     _fds: dict[str, int] = field(default_factory=dict)
+    # The owner freezes from its thread while another one may be ending the worker: a closed descriptor's number could
+    # by then belong to another file.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _closed: bool = False
 
     @property
     def directories(self) -> list[str]:
@@ -64,19 +69,25 @@ class Group:
 
     def freeze(self) -> None:
         """Stop all tasks; returns when the kernel says that they are. Raises :class:`SandboxError` if it does not."""
-        if self.v2 is not None:
-            self._write("cgroup.freeze", self.v2, b"1")
-            self._await_state("cgroup.events", self.v2, b"frozen 1")
-        else:
-            self._write("freezer.state", self.v1["freezer"], b"FROZEN")
-            self._await_state("freezer.state", self.v1["freezer"], b"FROZEN")
+        with self._lock:
+            if self._closed:
+                return
+            if self.v2 is not None:
+                self._write("cgroup.freeze", self.v2, b"1")
+                self._await_state("cgroup.events", self.v2, b"frozen 1")
+            else:
+                self._write("freezer.state", self.v1["freezer"], b"FROZEN")
+                self._await_state("freezer.state", self.v1["freezer"], b"FROZEN")
 
     def thaw(self) -> None:
         """Let all tasks run."""
-        if self.v2 is not None:
-            self._write("cgroup.freeze", self.v2, b"0")
-        elif "freezer" in self.v1:
-            self._write("freezer.state", self.v1["freezer"], b"THAWED")
+        with self._lock:
+            if self._closed:
+                return
+            if self.v2 is not None:
+                self._write("cgroup.freeze", self.v2, b"0")
+            elif "freezer" in self.v1:
+                self._write("freezer.state", self.v1["freezer"], b"THAWED")
 
     def pids(self) -> list[int]:
         """Process ids in the group, as this process sees them."""
@@ -103,13 +114,13 @@ class Group:
 
     def close(self) -> None:
         """Kill what is left and remove the directories."""
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
-        if self.directories:
-            self.kill()
+        self.kill()
+        with self._lock:
+            self._closed = True
+            for fd in self._fds.values():
+                os.close(fd)
+            self._fds.clear()
         _remove(self.directories)
-        self.v2, self.v1, self.v2_controllers = None, {}, frozenset()
 
     def _signal_all(self) -> bool:
         """Send SIGKILL to all; False where the group is empty."""

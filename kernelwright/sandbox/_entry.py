@@ -13,6 +13,7 @@ import sys
 if __name__ == "__main__":  # started as a file, without PYTHONPATH where it only execs something
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+import contextlib
 import importlib
 import select
 import socket
@@ -123,7 +124,20 @@ def main() -> NoReturn:
             messages.close_fds([fd])
     if plan.get("reaper"):
         _fork_under_reaper(control, fds[:count])
+    if plan["preload"]:
+        _preload(plan["preload"])
     perform(control, plan, fds[0] if count else None, [])
+
+
+def _preload(module: str) -> None:
+    """Import a module of this package, and torch, before the filter is on, as the zygote does.
+
+    MKL finds out how many cores there are by pinning itself to each of them; were sched_setaffinity refused already, a
+    cold worker would run on one thread where a warm one has several.
+    """
+    for name in ("numpy", "torch", module):
+        with contextlib.suppress(ImportError):  # fails again, visibly, once the guest runs
+            importlib.import_module(name)
 
 
 def _fork_under_reaper(control: socket.socket, guest_fds: tuple[int, ...]) -> None:

@@ -31,21 +31,21 @@ def probe_program(sandbox: BaseSandbox) -> list[Probe]:
     with _canaries(sandbox, sockets=0) as payload:
         argv = [sys.executable, "-I", "-S", "-B", _GUEST]
         done = sandbox.run(argv, stdin=json.dumps(payload).encode(), limits=_LIMITS)
-    if done.returncode != 0:
-        text = done.stderr[-500:].decode(errors="replace")
-        raise SandboxError(f"the sandbox's self-test did not run: {text}", hint="see: kernelwright doctor")
-    try:
-        return _read_results(messages.parse_object(done.stdout))
-    except messages.ProtocolError as error:
-        raise SandboxError(
-            f"the sandbox's self-test said nonsense: {error}", hint="see: kernelwright doctor"
-        ) from error
+        if done.returncode != 0:
+            text = done.stderr[-500:].decode(errors="replace")
+            raise SandboxError(f"the sandbox's self-test did not run: {text}", hint="see: kernelwright doctor")
+        try:
+            results = messages.parse_object(done.stdout)
+        except messages.ProtocolError as error:
+            raise SandboxError(f"the self-test said nonsense: {error}", hint="see: kernelwright doctor") from error
+        return _read_results(results, payload)
 
 
 def probe_worker(sandbox: BaseSandbox) -> list[Probe]:
     """What a worker reaches: a warm one where the sandbox has a zygote."""
     with _canaries(sandbox, sockets=1) as payload:
-        return _read_results(sandbox.call("kernelwright.sandbox._attempts:attempt", payload, limits=_LIMITS))
+        results = sandbox.call("kernelwright.sandbox._attempts:attempt", payload, limits=_LIMITS)
+        return _read_results(results, payload)
 
 
 def require(probes: list[Probe], what: str) -> None:
@@ -59,8 +59,14 @@ def require(probes: list[Probe], what: str) -> None:
         )
 
 
-def _read_results(results: dict[str, Any]) -> list[Probe]:
-    return [Probe(name, detail == "", str(detail)[:500]) for name, detail in results.items()]
+def _read_results(results: dict[str, Any], payload: dict[str, Any]) -> list[Probe]:
+    """The guest's word for what it reached, and our own eyes for what it wrote."""
+    found = {name: str(detail)[:500] for name, detail in results.items()}
+    for directory in payload["marked"]:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(directory, payload["mark"]))
+            found["write outside"] = directory
+    return [Probe(name, detail == "", detail) for name, detail in found.items()]
 
 
 @contextlib.contextmanager
@@ -74,6 +80,9 @@ def _canaries(sandbox: BaseSandbox, *, sockets: int) -> Iterator[dict[str, Any]]
         with open(secret, "w") as file:
             file.write(token)
         os.chmod(secret, 0o644)
+        target = os.path.join(directory, "target")
+        os.mkdir(target)
+        os.chmod(target, 0o777)
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(f"\0kernelwright-{token}")
         listener.listen()
@@ -91,7 +100,9 @@ def _canaries(sandbox: BaseSandbox, *, sockets: int) -> Iterator[dict[str, Any]]
             "secret": secret,
             "listener": f"kernelwright-{token}",
             "canary": canary.pid,
-            "forbidden": [directory, os.path.expanduser("~"), os.getcwd(), sys.prefix, package_parent(), *_FORBIDDEN],
+            "mark": f"kernelwright-probe-{token}",
+            "marked": [target, os.path.expanduser("~"), os.getcwd(), sys.prefix, package_parent()],
+            "forbidden": _FORBIDDEN,
             "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in sandbox.namespaces},
             "capabilities": 1 << _kernel.CAP_DAC_READ_SEARCH if sandbox.keeps_read else 0,
             "root": os.geteuid() == 0,

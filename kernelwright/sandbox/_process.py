@@ -70,7 +70,7 @@ class ProcessSandbox(BaseSandbox):
             self._settle(job, plan, home)
             zygote = self.zygote_for(job) if not job.limits.allow_exec else None
             if zygote is not None:
-                return self._launch_warm(zygote, control, home)
+                return self._launch_warm(zygote, job, control, home)
             return self._launch_cold(job, plan, control, home)
         except BaseException:
             _remove_home(home)
@@ -105,9 +105,9 @@ class ProcessSandbox(BaseSandbox):
             cleanup=[lambda: _remove_home(home)],
         )
 
-    def _launch_warm(self, zygote: Zygote, control: socket.socket, home: str) -> LaunchParts:
+    def _launch_warm(self, zygote: Zygote, job: Job, control: socket.socket, home: str) -> LaunchParts:
         with standard_streams(b"") as (_, stdout, stderr, pipes):
-            zygote.fork(control, stdout, stderr, preload="")
+            zygote.fork(control, stdout, stderr, preload=job.preload)
         layers = ("zygote", *self.around)
         return LaunchParts(pipes, lambda: None, None, layers, warm=True, cleanup=[lambda: _remove_home(home)])
 

@@ -147,7 +147,11 @@ class Running:
         return self._exit
 
     def freeze(self) -> None:
-        """Stop all its tasks, confirmed by the kernel. Raises :class:`SandboxError` where they do not stop."""
+        """Stop all its tasks, confirmed by the kernel. A worker that has ended counts as stopped.
+
+        Raises:
+            SandboxError: its tasks do not stop.
+        """
         group = self._launch.group
         try:
             if group is not None and group.can_freeze:
@@ -155,10 +159,11 @@ class Running:
             else:
                 _tasks.stop(self._guests)
         except OSError as error:
-            raise SandboxError(f"cannot freeze a worker: {error}", hint="it ended before; see its exit") from error
+            if self.alive():
+                raise SandboxError(f"cannot freeze a worker: {error}", hint="run the job again") from error
 
     def thaw(self) -> None:
-        """Let it run on."""
+        """Let it run on. Raises :class:`SandboxError` where the kernel refuses."""
         group = self._launch.group
         try:
             if group is not None and group.can_freeze:
@@ -166,7 +171,8 @@ class Running:
             else:
                 _tasks.resume(self._guests())
         except OSError as error:
-            raise SandboxError(f"cannot thaw a worker: {error}", hint="it ended before; see its exit") from error
+            if self.alive():
+                raise SandboxError(f"cannot thaw a worker: {error}", hint="run the job again") from error
 
     def output(self) -> tuple[bytes, bytes]:
         """Standard output and error so far, each cut at the limit."""

@@ -85,7 +85,7 @@ def base_environment(threads: int, python_paths: Sequence[str], home: str = "/jo
         "TMPDIR": "/tmp" if home == "/job" else home,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",  # numpy's own: it would start its threads at import, in the zygote
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=17179869184"
         ":glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=268435456",
         "PYTHONDONTWRITEBYTECODE": "1",

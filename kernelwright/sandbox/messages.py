@@ -225,7 +225,7 @@ def _refuse_constant(name: str) -> Any:
 
 def _check_depth(value: Any, max_depth: int) -> None:
     level = [value]
-    for _ in range(max_depth + 1):
+    for _ in range(max_depth):
         level = [
             item
             for container in level

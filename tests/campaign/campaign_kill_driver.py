@@ -88,7 +88,7 @@ def forked(folder: Path, die_at: int | None, resume: bool) -> dict | None:
     if child == 0:
         try:
             live(folder, die_at, resume, report)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the child's boundary
             traceback.print_exc()
         finally:
             os._exit(0)

@@ -123,7 +123,18 @@ def test_a_file_that_breaks_the_contract_names_the_line(terminal, tmp_path):
     path.write_text(REFERENCE.replace("class Model(", "class Modell("))
     result = terminal("optimize", path, code=1)
     assert "Model" in result.stderr
+    assert "INVALID_REFERENCE" in result.stderr
     assert terminal.json("optimize", path, code=1)["error"]["type"] == "InvalidReferenceError"
+
+
+def test_a_file_that_breaks_the_contract_does_not_stop_the_others(terminal, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(REFERENCE.replace("return x + 1", "x + 1"))
+    result = terminal.optimize(path, SOFTMAX, code=1)
+    assert "1 of 2 problems" in result.stdout
+    assert "2.00x" in result.stdout
+    assert "INVALID_REFERENCE" in result.stdout
+    assert "line 9" in result.stdout
 
 
 def test_a_foreign_store_is_named_and_left_alone(terminal):

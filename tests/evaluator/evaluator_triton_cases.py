@@ -486,6 +486,21 @@ def unknown_kernel(x, out):
     tl.store(out, tl.load(x) + tl.extra.cuda.num_threads())
 
 
+@triton.jit
+def twice(value):
+    return value * 2
+
+
+@triton.jit
+def mapped_kernel(x, out):
+    tl.store(out + tl.arange(0, 8), tl.map_elementwise(twice, tl.load(x + tl.arange(0, 8))))
+
+
+@case
+def a_builder_method_that_the_interpreter_lacks_is_not_checkable():
+    refused(NotCheckable, ["not checkable"], lambda: mapped_kernel[(1,)](torch.zeros(8), torch.zeros(8)))
+
+
 @case
 def an_operation_that_the_interpreter_lacks_is_not_checkable():
     refused(NotCheckable, ["not checkable"], lambda: unknown_kernel[(1,)](torch.zeros(1), torch.zeros(1)))

@@ -21,6 +21,15 @@ HONEST = [(name, variant) for name, case in CASES.items() for variant in case.ho
 CHEATS = [(name, variant) for name, case in CASES.items() for variant in case.cheats]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors only: more threads are slower, and far slower beside other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Draw(NamedTuple):
     """One draw of inputs, and what the referee knows about it."""
 

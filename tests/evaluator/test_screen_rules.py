@@ -61,6 +61,9 @@ def rules_of(source: str, backend: str = "cpp", control: bool = False) -> set[st
 
 def test_an_honest_candidate_has_no_findings():
     assert screen(HONEST, "cpp") == (None, "", ())
+    assert screen(HONEST.replace("lib.scale", "lib.softmax"), "cpp").findings == ()
+    inside = HONEST.replace("lib = cpp", "class Holder:\n    pass\n\n\nh = Holder()\nh.lib = cpp")
+    assert screen(inside.replace("lib.scale", "h.lib.softmax"), "cpp").findings == ()
     result = screen(TRITON, "triton")
     assert result.status is None
     assert result.findings == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -151,5 +152,6 @@ def test_the_room_has_a_sorted_face_and_imports_neither_torch_nor_pydantic():
     assert inline.__all__ == sorted(inline.__all__)
     assert all(hasattr(inline, name) for name in inline.__all__)
     check = "import sys, kernelwright.inline; print(sorted({'torch', 'pydantic', 'numpy'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.strip() == "[]"

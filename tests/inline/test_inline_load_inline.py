@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,6 +78,7 @@ def test_the_command_needs_no_torch_in_the_process_and_no_odd_name():
         "print(compile_command(BuildRequest('torch_extension', '', (), 'ext'), '/out', '/in'))\n"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=root)
     assert "-DTORCH_EXTENSION_NAME=ext" in done.stdout
     assert "torch/include" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -34,6 +35,7 @@ def framed(body):
 
 
 @given(objects)
+@settings(max_examples=50)
 def test_what_is_sent_is_received(message):
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -145,9 +147,12 @@ def test_silence_or_a_trickle_ends_at_the_deadline(pair, sent):
 
 def test_a_peer_that_does_not_read_ends_at_the_deadline(pair):
     ours, _ = pair
+    ours.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while ours.send(b"x" * 65536):
+            continue
     with pytest.raises(PeerTimeout):
-        for _ in range(1000):
-            send_message(ours, {"a": "x" * 60000}, timeout_s=0.01)
+        send_message(ours, {"a": 1}, timeout_s=0.01)
 
 
 def test_sending_to_a_closed_peer(pair):

@@ -297,9 +297,7 @@ def _launches() -> None:
             raise _cause(error) from error
 
     def missing(self: Any, name: str) -> Any:
-        if name.startswith("create_"):
-            raise _MissingOperation(f"{name.removeprefix('create_')} is not checkable in the interpreter")
-        raise AttributeError(name)
+        raise _MissingOperation(f"the operation behind {name} is not checkable in the interpreter")
 
     engine.GridExecutor._init_args_hst, engine.GridExecutor.__call__ = init_args, call
     Builder.__getattr__ = missing

@@ -110,6 +110,17 @@ def run_program(sock):
     send_message(sock, {"said": done.stdout})
 
 
+def read_data(sock):
+    with open("/data/here/data") as file:
+        data = file.read()
+    try:
+        open("/data/here/new", "w").close()
+        written = True
+    except OSError:
+        written = False
+    send_message(sock, {"data": data, "written": written})
+
+
 def allocate(sock):
     hoard = []
     while True:

@@ -1,0 +1,115 @@
+"""The C++ building blocks of matrix products: packing, transposition, and the register tile.
+
+The tile is 8 x 48 floats with AVX-512 (24 of 32 registers accumulate) and 6 x 16 otherwise. B is packed into panels
+that are one tile wide; A is read in place, one broadcast per element. Sums longer than 512 are split, which keeps
+chains of additions short and the panel in L2.
+"""
+
+from __future__ import annotations
+
+BLOCKS = """
+#ifdef __AVX512F__
+constexpr int64_t LANES = 16, TILE_ROWS = {rows}, TILE_VECTORS = {vectors};
+#else
+constexpr int64_t LANES = 8, TILE_ROWS = 6, TILE_VECTORS = 2;
+#endif
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4)));
+typedef int32_t Lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+// Swap blocks of W x W between pairs of rows; after W = LANES/2, ..., 2, 1 the square is transposed.
+template <int64_t W>
+static inline void swap_blocks(Vector* v) {{
+    Lanes low, high;
+    for (int64_t lane = 0; lane < LANES; ++lane) {{
+        low[lane] = (lane & W) ? lane - W + LANES : lane;
+        high[lane] = (lane & W) ? lane + LANES : lane + W;
+    }}
+    #pragma GCC unroll 16
+    for (int64_t i = 0; i < LANES; ++i) {{
+        if (i & W) continue;
+        const Vector first = v[i], second = v[i + W];
+        v[i] = __builtin_shuffle(first, second, low);
+        v[i + W] = __builtin_shuffle(first, second, high);
+    }}
+    if constexpr (W > 1) swap_blocks<W / 2>(v);
+}}
+
+// panel[k][column] = b[k * step_k + column * step_n]; missing columns are zero.
+template <int64_t VECTORS>
+static inline void pack(const float* b, int64_t step_k, int64_t step_n, int64_t depth, int64_t columns, float* panel) {{
+    constexpr int64_t WIDTH = VECTORS * LANES;
+    if (columns < WIDTH) std::fill(panel, panel + depth * WIDTH, 0.0f);
+    if (step_n == 1) {{
+        for (int64_t k = 0; k < depth; ++k) std::copy(b + k * step_k, b + k * step_k + columns, panel + k * WIDTH);
+        return;
+    }}
+    const int64_t whole_n = step_k == 1 ? columns / LANES * LANES : 0, whole_k = depth / LANES * LANES;
+    for (int64_t n = 0; n < whole_n; n += LANES) {{
+        for (int64_t k = 0; k < whole_k; k += LANES) {{
+            Vector square[LANES];
+            #pragma GCC unroll 16
+            for (int64_t i = 0; i < LANES; ++i) square[i] = *(const Vector*)(b + (n + i) * step_n + k);
+            swap_blocks<LANES / 2>(square);
+            #pragma GCC unroll 16
+            for (int64_t i = 0; i < LANES; ++i) *(Vector*)(panel + (k + i) * WIDTH + n) = square[i];
+        }}
+        for (int64_t k = whole_k; k < depth; ++k)
+            for (int64_t i = n; i < n + LANES; ++i) panel[k * WIDTH + i] = b[k + i * step_n];
+    }}
+    for (int64_t n = whole_n; n < columns; ++n)
+        for (int64_t k = 0; k < depth; ++k) panel[k * WIDTH + n] = b[k * step_k + n * step_n];
+}}
+
+// ROWS x VECTORS accumulators in registers; the vectors of step k begin at panel + offset(k).
+template <int64_t ROWS, int64_t VECTORS, typename Offset>
+static inline void accumulate(const float* a, int64_t step_m, int64_t step_k, const float* panel, Offset offset,
+                              int64_t begin, int64_t end, float* out, int64_t step_out) {{
+    Vector sums[ROWS][VECTORS] = {{}};
+    for (int64_t k = begin; k < end; ++k) {{
+        const float* row = panel + offset(k);
+        Vector loaded[VECTORS];
+        #pragma GCC unroll 4
+        for (int64_t v = 0; v < VECTORS; ++v) loaded[v] = *(const Vector*)(row + v * LANES);
+        #pragma GCC unroll 16
+        for (int64_t r = 0; r < ROWS; ++r) {{
+            #pragma GCC unroll 4
+            for (int64_t v = 0; v < VECTORS; ++v) sums[r][v] += a[r * step_m + k * step_k] * loaded[v];
+        }}
+    }}
+    #pragma GCC unroll 16
+    for (int64_t r = 0; r < ROWS; ++r) {{
+        #pragma GCC unroll 4
+        for (int64_t v = 0; v < VECTORS; ++v) {{
+            Vector* target = (Vector*)(out + r * step_out + v * LANES);
+            *target = begin ? *target + sums[r][v] : sums[r][v];
+        }}
+    }}
+}}
+
+// One tile of up to TILE_ROWS rows.
+template <int64_t VECTORS, typename Offset>
+static inline void tile(const float* a, int64_t step_m, int64_t step_k, const float* panel, Offset offset,
+                        int64_t depth, int64_t rows, float* out, int64_t step_out) {{
+    constexpr int64_t LONGEST = 512;
+    for (int64_t begin = 0; begin < depth; begin += LONGEST) {{
+        const int64_t end = std::min(depth, begin + LONGEST);
+        int64_t r = 0;
+        if (rows == TILE_ROWS) {{
+            accumulate<TILE_ROWS, VECTORS>(a, step_m, step_k, panel, offset, begin, end, out, step_out);
+            continue;
+        }}
+        for (; r + 4 <= rows; r += 4)
+            accumulate<4, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
+        for (; r + 2 <= rows; r += 2)
+            accumulate<2, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
+        for (; r < rows; ++r)
+            accumulate<1, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
+    }}
+}}
+"""
+
+
+def gemm_blocks(tile: str = "8x3") -> str:
+    """The building blocks for a register tile written as rows x vectors."""
+    rows, vectors = tile.split("x")
+    return BLOCKS.format(rows=rows, vectors=vectors)

@@ -1,0 +1,273 @@
+"""The offline Coder and Judge over a toy generator: what they advise, propose, repair and never repeat."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from campaign_fakes import make_evaluation, make_problem
+
+from kernelwright import codegen
+from kernelwright.agents import Attempt, CoderError, OfflineCoder, OfflineJudge, Peaks, StepContext, Workbench, place
+from kernelwright.errors import UsageError
+from kernelwright.records import Status
+from kernelwright.sandbox import WorkerFailed
+
+PROBLEM = make_problem()
+PEAKS = Peaks(bandwidth_gb_s=10.0, gflop_s=50.0)
+SPACE = {
+    "fuse": ["all", "none"],
+    "rows": ["flat", "parallel"],
+    "gemm": ["library", "own"],
+    "UNROLL": [1, 2, 4, 8],
+    "fast_math": [False, True],
+}
+DEFAULT = {"fuse": "all", "rows": "flat", "gemm": "library", "UNROLL": 1, "fast_math": False}
+BYTES = 1_000_000  # 0.1 ms at the peaks' bandwidth
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    """A generator whose candidate is its schedule."""
+    made = SimpleNamespace(
+        space=dict(SPACE), default=dict(DEFAULT), bytes_least=BYTES, flops=1000, ignored=(), seed="seed"
+    )
+
+    def generate(graph, schedule):
+        seen = {knob: value for knob, value in schedule.items() if knob not in made.ignored}
+        return SimpleNamespace(source=f"{sorted(seen.items())}\n", bytes_moved=BYTES, flops=1000, knobs=dict(schedule))
+
+    def seed(graph, reply):
+        return made.seed and SimpleNamespace(source=f"{made.seed}\n", bytes_moved=BYTES, flops=1000, knobs={})
+
+    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=lambda reply: reply), raising=False)
+    monkeypatch.setattr(codegen, "generate", generate, raising=False)
+    monkeypatch.setattr(codegen, "schedule_space", lambda graph: made.space, raising=False)
+    monkeypatch.setattr(codegen, "default_schedule", lambda graph: made.default, raising=False)
+    monkeypatch.setattr(codegen, "inductor_seed", seed, raising=False)
+    cost = lambda graph: {"bytes_least": made.bytes_least, "flops": made.flops}  # noqa: E731
+    monkeypatch.setattr(codegen, "cost", cost, raising=False)
+    return made
+
+
+class Loop:
+    """Plays rounds: ``measure`` says what a schedule brings, as keywords of ``make_evaluation``."""
+
+    def __init__(self, measure, call=lambda entry, payload: {}) -> None:
+        self.measure = measure
+        self.coder, self.judge = OfflineCoder(), OfflineJudge(PEAKS)
+        self.context = StepContext(problem=PROBLEM, backend="cpp", round=0, rounds=20, bench=Workbench(call))
+
+    def round(self):
+        """One round; returns the attempt with its advice, or None where the coder has nothing new."""
+        proposal = self.coder.propose(self.context)
+        if proposal.candidate is None:
+            return None
+        evaluation = make_evaluation(proposal.candidate, **self.measure(proposal.action))
+        number = self.context.round
+        attempt = Attempt(number, str(number), proposal.candidate, evaluation.verdict, proposal.action)
+        self.context = dataclasses.replace(self.context, attempts=(*self.context.attempts, attempt))
+        advised = dataclasses.replace(attempt, advice=self.judge.advise(self.context, evaluation))
+        attempts = (*self.context.attempts[:-1], advised)
+        self.context = dataclasses.replace(self.context, attempts=attempts, round=number + 1)
+        return advised
+
+    def play(self, most: int = 20):
+        while len(self.context.attempts) < most:
+            attempt = self.round()
+            if attempt is None or attempt.advice.mode == "stop":
+                break
+        return self.context.attempts
+
+
+def schedule(attempt) -> dict:
+    return attempt.action["schedule"]
+
+
+def steady(action):
+    """Nothing makes a difference; bandwidth at 60% of the peak."""
+    return {"speedup": 1.5, "latency_ms": 0.16}
+
+
+def test_the_first_candidate_is_the_default_schedule():
+    first = Loop(steady).round()
+    assert schedule(first) == DEFAULT
+    assert (first.candidate.operator, first.candidate.parents, first.candidate.author) == ("new", (), "offline")
+
+
+def test_advice_names_one_bottleneck_one_method_one_plan():
+    advice = Loop(steady).round().advice
+    assert advice.mode == "optimise"
+    assert advice.bottleneck.startswith("memory: 6.2 GB/s of necessary traffic, 62% of a plain copy")
+    assert advice.method == "fuse more operators into one pass"
+    assert advice.action == {"knob": "fuse", "value": "none"}
+    assert advice.plan == "set fuse = none"
+    assert advice.expected == "at most 1.6x is left to the roofline"
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "flops", "bound", "knob"),
+    [(0.16, 1000, "memory", "fuse"), (0.5, 10_000_000, "compute", "gemm"), (0.5, 1000, "compute", "gemm")],
+)
+def test_the_bound_decides_what_is_tried_first(toy, latency_ms, flops, bound, knob):
+    toy.flops = flops
+    advice = Loop(lambda action: {"latency_ms": latency_ms}).round().advice
+    assert advice.bottleneck.startswith(bound)
+    assert advice.action["knob"] == knob
+
+
+def test_a_tiny_kernel_is_bound_by_latency(toy):
+    toy.bytes_least = 1000
+    assert Loop(lambda action: {"latency_ms": 0.005}).round().advice.bottleneck.startswith("latency")
+
+
+def test_the_coder_does_what_was_advised_on_the_best_schedule():
+    loop = Loop(lambda action: {"speedup": 2.0 if action["schedule"]["UNROLL"] == 2 else 1.5, "latency_ms": 0.16})
+    attempts = loop.play()
+    for before, after in itertools.pairwise(attempts):
+        knob, value = before.advice.action["knob"], before.advice.action["value"]
+        assert schedule(after)[knob] == value
+        assert after.candidate.parents == (after.action["base"],)
+    winner = next(a for a in attempts if a.verdict.speedup().median == 2.0)
+    later = attempts[winner.round + 1 :]
+    assert later
+    assert all(schedule(a)["UNROLL"] == 2 or "UNROLL" in a.action["change"] for a in later)
+    assert all(a.action["base"] == winner.candidate.sha256 for a in later)
+
+
+def test_no_candidate_is_proposed_twice():
+    attempts = Loop(lambda action: {"speedup": 1.0 + 0.1 * len(str(action["schedule"])) % 7, "latency_ms": 0.5}).play(
+        40
+    )
+    hashes = [attempt.candidate.sha256 for attempt in attempts]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_a_change_without_effect_on_the_source_is_passed_over(toy):
+    toy.ignored = ("fuse", "rows", "gemm")
+    loop = Loop(steady)
+    loop.round()
+    second = loop.round()
+    assert second.action["change"].keys() <= {"UNROLL", "fast_math"}
+
+
+def test_a_space_without_choices_ends_the_loop(toy):
+    toy.space = {}
+    attempts = Loop(steady).play()
+    assert len(attempts) == 1
+    assert attempts[0].advice.mode == "stop"
+    loop = Loop(steady)
+    loop.round()
+    proposal = loop.coder.propose(loop.context)
+    assert proposal.candidate is None
+    assert "tried" in proposal.rationale
+
+
+def test_three_rounds_without_gain_stop():
+    attempts = Loop(steady).play()
+    assert len(attempts) == 4
+    assert attempts[-1].advice.bottleneck == "3 rounds without a gain of more than 1%"
+
+
+def test_at_the_roofline_it_stops():
+    attempts = Loop(lambda action: {"latency_ms": 0.105}).play()
+    assert len(attempts) == 1
+    assert "roofline" in attempts[0].advice.bottleneck
+
+
+def test_where_compile_is_faster_its_code_is_the_next_seed():
+    loop = Loop(lambda action: {"compiled": 0.8, "speedup": 1.5, "latency_ms": 0.3})
+    assert loop.round().advice.action == {"seed": "inductor"}
+    seeded = loop.round()
+    assert seeded.candidate.source == "seed\n"
+    assert (seeded.candidate.operator, seeded.action["origin"]) == ("seed", "seed")
+    assert "seed" not in seeded.advice.action, "asked for once"
+    assert loop.round().action["base"] == loop.context.attempts[0].candidate.sha256, "knobs need a schedule"
+
+
+def test_a_seed_that_cannot_be_had_is_passed_over(toy):
+    toy.seed = None
+    loop = Loop(lambda action: {"compiled": 0.8, "latency_ms": 0.3})
+    loop.round()
+    assert loop.round().action["origin"] == "knob"
+
+    def refuse(entry, payload):
+        if "inductor" in entry:
+            raise WorkerFailed("no inductor", kind="exception")
+        return {}
+
+    loop = Loop(lambda action: {"compiled": 0.8, "latency_ms": 0.3}, refuse)
+    loop.round()
+    assert loop.round().action["origin"] == "knob"
+
+
+def test_a_change_that_breaks_the_kernel_is_undone():
+    def measure(action):
+        wrong = action["schedule"]["fuse"] == "none"
+        return {"status": Status.INCORRECT_NUMERICAL} if wrong else {"latency_ms": 0.16, "speedup": 1.5}
+
+    loop = Loop(measure)
+    loop.round()
+    failed = loop.round()
+    assert schedule(failed)["fuse"] == "none"
+    assert failed.advice.mode == "repair"
+    assert "INCORRECT_NUMERICAL: it is wrong" in failed.advice.bottleneck
+    assert "drop fuse = none" in failed.advice.plan
+    repaired = loop.round()
+    assert schedule(repaired)["fuse"] == "all"
+    assert repaired.verdict.passed
+
+
+def test_a_default_that_fails_is_made_safer_first(toy):
+    toy.default = {**DEFAULT, "fast_math": True, "gemm": "own"}
+
+    def measure(action):
+        good = not action["schedule"]["fast_math"] and action["schedule"]["gemm"] == "library"
+        return {"latency_ms": 0.16} if good else {"status": Status.INCORRECT_NUMERICAL}
+
+    attempts = Loop(measure).play(3)
+    assert [(schedule(a)["fast_math"], schedule(a)["gemm"]) for a in attempts] == [
+        (True, "own"),
+        (False, "own"),
+        (False, "library"),
+    ]
+    assert [a.candidate.operator for a in attempts] == ["new", "repair", "repair"]
+
+
+def test_measured_effects_steer_the_next_change():
+    def measure(action):
+        chosen = action["schedule"]
+        gain = {1: 1.5, 2: 1.8, 4: 2.2, 8: 2.0}[chosen["UNROLL"]]
+        return {"speedup": gain * (0.5 if chosen["gemm"] == "own" else 1.0), "latency_ms": 0.5}
+
+    attempts = Loop(measure).play(8)
+    tried = [next(iter(attempt.action["change"].items())) for attempt in attempts[1:]]
+    assert ("gemm", "own") in tried
+    unrolls = [value for knob, value in tried if knob == "UNROLL"]
+    assert unrolls[:2] == [2, 4], "a knob that gained is turned further before others are touched"
+    assert "earlier changes of UNROLL brought" in " ".join(a.advice.expected for a in attempts)
+
+
+def test_only_cpp_can_be_written_offline():
+    loop = Loop(steady)
+    with pytest.raises(UsageError, match="C\\+\\+ only"):
+        loop.coder.propose(dataclasses.replace(loop.context, backend="triton"))
+
+
+def test_a_reference_that_cannot_be_captured_concerns_this_problem_alone():
+    def refuse(entry, payload):
+        raise WorkerFailed("Unsupported: data-dependent branch", kind="exception")
+
+    with pytest.raises(CoderError, match="data-dependent"):
+        Loop(steady, refuse).round()
+
+
+def test_roofline_placement():
+    memory = place(0.16, 1e6, 1e3, PEAKS)
+    assert (memory.bound, round(memory.efficiency, 3), round(memory.achieved_gb_s, 2)) == ("memory", 0.625, 6.25)
+    compute = place(0.25, 1e5, 1e7, PEAKS)
+    assert (compute.bound, compute.efficiency, compute.ideal_ms) == ("compute", 0.8, 0.2)
+    assert place(0.01, 100, 100, PEAKS).bound == "latency"
+    assert place(0.05, 1e6, 1e3, PEAKS).efficiency == 1.0, "cached data can beat a copy; no efficiency above 1"

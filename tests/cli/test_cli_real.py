@@ -1,0 +1,224 @@
+"""The whole way with the real referee, sandbox, generator and store, on one tiny problem."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROBLEM = """
+import torch
+from torch import nn
+
+ROWS = 64
+COLUMNS = 96
+
+PROBLEM = {
+    "title": "Scaled shifted tanh",
+    "category": "pointwise",
+    "inputs": {"x": {"fill": "normal", "low": -100.0, "high": 100.0}},
+    "variants": {"cpu": [{"ROWS": 64, "COLUMNS": 96}, {"ROWS": 3, "COLUMNS": 7}]},
+}
+
+
+class Model(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(columns))
+
+    def forward(self, x):
+        return torch.relu(x * 2.0 + self.shift) * 0.5
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLUMNS)]
+
+
+def get_init_inputs():
+    return [COLUMNS]
+"""
+
+needs_tools = pytest.mark.skipif(
+    shutil.which("g++") is None or shutil.which("bwrap") is None, reason="needs g++ and bubblewrap"
+)
+QUICK = """
+rounds = 2
+baselines = ["eager"]
+looks = [12]
+window_ms = 0.5
+confirm_pairs = 2
+confirm_max_pairs = 2
+check_trials = 2
+pool_bytes = "16MiB"
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "scaled.py").write_text(PROBLEM)
+    (folder / "kernelwright.toml").write_text(QUICK)
+    return folder
+
+
+def kernelwright(folder: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
+    environment |= {
+        "PYTHONPATH": str(ROOT),
+        "KERNELWRIGHT_STORE": str(folder / "store.db"),
+        "KERNELWRIGHT_CACHE_DIR": str(folder / "cache"),
+    }
+    command = [sys.executable, "-m", "kernelwright.cli", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
+    )
+
+
+def result(folder: Path, *words: str, code: int = 0) -> dict:
+    with kernelwright(folder, *words, "--json") as process:
+        out, err = process.communicate(timeout=280)
+    assert process.returncode == code, err + out
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def killed_and_resumed(place):
+    """``optimize`` killed with SIGKILL once its first evaluation is stored, then resumed to its end."""
+    with kernelwright(place, "optimize", "scaled.py") as process:
+        lines = []
+        while not any("round 1/2" in line for line in lines):
+            lines.append(process.stderr.readline())
+            assert lines[-1], "".join(lines)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert result(place, "store", "check")["ok"]
+    with kernelwright(place, "resume", "last", "--json") as resumed:
+        out, err = resumed.communicate(timeout=280)
+    assert resumed.returncode == 0, err
+    return json.loads(out), err
+
+
+@needs_tools
+def test_a_killed_run_ends_with_a_confirmed_kernel_and_repeats_nothing(place, killed_and_resumed):
+    data, err = killed_and_resumed
+    row = data["problems"][0]
+    assert data["status"] == "finished"
+    assert row["stage"] == "confirmed"
+    assert row["speedup"]["eager"]["low"] <= row["speedup"]["eager"]["median"] <= row["speedup"]["eager"]["high"]
+    assert any("namespaces" in layer for layer in data["sandbox"])
+    assert "round 1/2" not in err
+    shown = result(place, "kernels", "show", row["candidate"])
+    stages = [entry["verdict"]["stage"] for entry in shown["evaluations"]]
+    assert sorted(stages) == ["confirmed", "timed"], "one search evaluation and one confirmation, each once"
+    assert result(place, "store", "check")["ok"]
+
+
+@needs_tools
+def test_the_exported_kernel_matches_the_reference_without_kernelwright(place, killed_and_resumed):
+    sha = killed_and_resumed[0]["problems"][0]["candidate"]
+    result(place, "kernels", "export", sha[:12], "-o", "kernel.py")
+    code = (
+        "import sys, torch, kernel\n"
+        "assert not any(name.split('.')[0] == 'kernelwright' for name in sys.modules)\n"
+        "model = kernel.Model(*kernel.get_init_inputs()).eval()\n"
+        "x, = kernel.get_inputs()\n"
+        "with torch.no_grad():\n"
+        "    print(model.kernel_active(x))\n"
+        "    torch.testing.assert_close(model(x), torch.relu(x * 2 + model.shift) * 0.5)\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(place / "xdg")}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("(True")
+
+
+@needs_tools
+def test_a_live_module_becomes_a_drop_in(place):
+    code = (
+        "import torch, kernelwright, warnings\n"
+        "from pathlib import Path\n"
+        "from kernelwright.config import Settings\n"
+        "model = torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(96)).eval()\n"
+        "x = torch.randn(64, 96)\n"
+        "settings = Settings.load(config_file=Path('kernelwright.toml'))\n"
+        "fast = kernelwright.optimize(model, (x,), settings=settings, rounds=1)\n"
+        "with torch.no_grad():\n"
+        "    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)\n"
+        "    torch.testing.assert_close(fast(x[:3]), model(x[:3]), rtol=1e-4, atol=1e-4)\n"
+        "print(fast is model)\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "KERNELWRIGHT_STORE": str(place / "api.db"),
+        "KERNELWRIGHT_CACHE_DIR": str(place / "cache"),
+        "XDG_CACHE_HOME": str(place / "xdg"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env=environment,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in {"True", "False"}
+    assert done.stdout.strip() == "False" or "no faster kernel" in done.stderr
+
+
+@needs_tools
+def test_a_bad_reference_ends_as_invalid_reference_with_its_line(place):
+    source = PROBLEM.replace("import torch\n", "import torch\nimport not_installed_here\n")
+    (place / "bad.py").write_text(source)
+    data = result(place, "optimize", "bad.py", code=1)
+    row = data["problems"][0]
+    assert (row["status"], row["candidate"]) == ("INVALID_REFERENCE", None)
+    assert "not_installed_here" in row["reason"]
+    assert "line 3" in row["reason"]
+
+
+@needs_tools
+def test_doctor_finds_the_machine_ready(place):
+    data = result(place, "doctor")
+    assert data["ok"]
+    names = {check["name"] for check in data["checks"]}
+    assert "sandbox bwrap" in names
+    assert any(name.startswith("probe: ") for name in names)
+
+
+@needs_tools
+def test_lint_runs_the_reference_in_the_sandbox(place):
+    random = PROBLEM.replace("* 0.5\n", "* torch.rand_like(x)\n")
+    (place / "random_one.py").write_text(random)
+    data = result(place, "problems", "lint", "random_one.py", code=1)
+    assert any(finding["severity"] == "error" for finding in data["findings"])
+
+
+def test_capture_writes_a_problem(place):
+    (place / "mine.py").write_text(
+        "import torch\n\n\ndef make():\n    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(),"
+        " (torch.randn(2, 8),)\n"
+    )
+    data = result(place, "problems", "capture", "mine:make", "-o", "captured.py")
+    assert data["problem"] == "captured.py"
+    shown = result(place, "problems", "show", "captured.py")
+    assert shown["meta"]["category"] == "captured"

@@ -1,0 +1,214 @@
+"""What the referee says of right and wrong candidates, through its public face and with every real part."""
+
+from __future__ import annotations
+
+import pytest
+from referee_candidates import KERNEL, RIGHT, TRITON, candidate
+
+from kernelwright.records import Candidate, Stage, Status
+
+
+def refused(evaluation, status: Status, stage: str | None = None):
+    verdict = evaluation.verdict
+    assert verdict.status is status, (verdict.status, verdict.reason)
+    assert verdict.timing is None
+    assert verdict.reason
+    if stage is not None:
+        assert verdict.failed_stage == stage
+    return verdict
+
+
+def test_a_right_kernel_passes_and_is_timed_against_eager(judge_softmax):
+    evaluation = judge_softmax(RIGHT)
+    verdict = evaluation.verdict
+    assert (verdict.status, verdict.stage, verdict.failed_stage) == (Status.PASSED, Stage.TIMED, None), verdict.reason
+    assert verdict.correctness.variants == 2
+    assert verdict.correctness.max_error <= verdict.correctness.error_budget
+    assert verdict.correctness.kernelbench_allclose
+    speedup = verdict.timing.speedup["eager"]
+    assert 0.05 < speedup.low <= speedup.median <= speedup.high < 20
+    assert {s.role for s in evaluation.samples} == {"candidate", "eager"}
+    assert len(evaluation.samples) == 2 * verdict.timing.pairs
+    assert all(s.latency_ms > 0 and s.calls >= 4 for s in evaluation.samples)
+    assert verdict.candidate == evaluation.candidate.sha256
+    assert any(layer.startswith("seccomp") for layer in verdict.sandbox)
+
+
+def test_an_unchecked_clock_is_never_asked_for(judge_softmax):
+    verdict = judge_softmax(RIGHT, time=False).verdict
+    assert (verdict.status, verdict.stage, verdict.timing) == (Status.PASSED, Stage.CHECKED, None)
+
+
+def test_a_confirmation_uses_fresh_processes(judge_softmax):
+    evaluation = judge_softmax(RIGHT, confirm=True)
+    verdict = evaluation.verdict
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CONFIRMED), verdict.reason
+    assert verdict.timing.confirmed
+    assert verdict.timing.processes == 5
+    assert {s.process for s in evaluation.samples} == set(range(5))
+    assert {s.phase for s in evaluation.samples} == {"confirm"}
+
+
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [
+        ("y.zero_()", Status.INCORRECT_NUMERICAL),
+        ("y.fill_(1e-3)", Status.INCORRECT_NUMERICAL),
+        ("y = y[:, :-1]", Status.INCORRECT_SHAPE),
+        ("y = y[:1]", Status.INCORRECT_SHAPE),
+        ("y = (y, y)", Status.INCORRECT_SHAPE),
+        ("y = y.double()", Status.INCORRECT_DTYPE),
+        ("y.view(-1)[::100] *= 1.01", Status.INCORRECT_NUMERICAL),
+        ("y[0] = y[0].flip(0)", Status.INCORRECT_NUMERICAL),
+        ("y = torch.softmax(x.bfloat16(), -1).float()", Status.INCORRECT_NUMERICAL),
+        ("y = torch.softmax(x.half().float(), -1)", Status.INCORRECT_NUMERICAL),
+        ("y[0, 0] = float('nan')", Status.INCORRECT_NUMERICAL),
+    ],
+    ids=["zeros", "constant", "short", "one row", "two", "double", "1 percent", "a row", "bf16", "fp16", "nan"],
+)
+def test_wrong_answers_have_their_own_status(judge_softmax, after, status):
+    verdict = refused(judge_softmax(candidate(after)), status, "check")
+    assert verdict.stage is Stage.COMPILED
+
+
+def test_reduced_precision_inside_the_kernel_is_found(judge_softmax):
+    cheat = KERNEL.replace(
+        "const float* a = x + i * cols;",
+        "float a[4096]; for (int64_t j = 0; j < cols; j++) { union { float f; uint32_t u; } v; v.f = x[i * cols + j];"
+        " v.u &= 0xffffe000u; a[j] = v.f; }",
+    )
+    refused(judge_softmax(candidate(kernel=cheat)), Status.INCORRECT_NUMERICAL, "check")
+
+
+def test_wrong_on_odd_shapes_only(judge_softmax):
+    refused(judge_softmax(candidate("if x.shape[1] % 8: y[:, -1] = 0")), Status.INCORRECT_NUMERICAL, "check")
+
+
+def test_the_answer_must_be_there_when_it_is_acknowledged(judge_softmax):
+    lazy = candidate("return type('Lazy', (torch.Tensor,), {})(y)")
+    refused(judge_softmax(lazy), Status.RUNTIME_ERROR, "check")
+
+
+@pytest.mark.parametrize(
+    ("after", "status", "says"),
+    [
+        ("raise ValueError('no')", Status.RUNTIME_ERROR, "ValueError: no"),
+        ("import ctypes; ctypes.string_at(0)", Status.RUNTIME_ERROR, "segmentation fault"),
+        ("import os; os.kill(os.getpid(), 6)", Status.RUNTIME_ERROR, ""),
+        ("import sys; sys.exit(0)", Status.RUNTIME_ERROR, ""),
+        ("while True: pass", Status.TIMEOUT, "longer"),
+        ("b = [bytearray(1 << 28) for _ in range(400)]", Status.RUNTIME_ERROR, "memory"),
+        ("torch.ones(25 * 10**9)", Status.RUNTIME_ERROR, "memory"),
+        ("import socket; socket.socket(socket.AF_INET)", Status.RUNTIME_ERROR, "Error"),
+        ("import socket; socket.create_connection(('127.0.0.1', 9))", Status.RUNTIME_ERROR, "Error"),
+        ("import subprocess; subprocess.run(['true'])", Status.RUNTIME_ERROR, "Error"),
+        ("open('/etc/hostname-that-is-not', 'w')", Status.RUNTIME_ERROR, "Error"),
+        ("x.zero_()", Status.RUNTIME_ERROR, "segmentation fault"),
+        ("while True: print('x' * 4096)", Status.RUNTIME_ERROR, "printed"),
+        ("return None", Status.RUNTIME_ERROR, "NoneType"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else None,
+)
+def test_misbehaviour_is_a_status_and_the_next_candidate_runs(judge_softmax, after, status, says):
+    verdict = judge_softmax(candidate(after)).verdict
+    assert verdict.status in (status, Status.REWARD_HACK), (verdict.status, verdict.reason)
+    if verdict.status is status:
+        assert says in verdict.reason
+    assert judge_softmax(RIGHT, time=False).verdict.passed
+
+
+def test_a_fork_bomb_ends_as_a_status(judge_softmax):
+    bomb = "import ctypes\nlibc = ctypes.PyDLL('libc.so.6')\nwhile True:\n    libc.fork()"
+    verdict = judge_softmax(candidate(bomb)).verdict
+    assert verdict.status in (Status.RUNTIME_ERROR, Status.TIMEOUT, Status.REWARD_HACK), verdict.reason
+    assert judge_softmax(RIGHT, time=False).verdict.passed
+
+
+def test_idling_once_checked_is_seen_while_timed(judge_softmax):
+    idle = candidate("global calls\ncalls += 1\nif calls > 200: y.zero_()", top="calls = 0")
+    refused(judge_softmax(idle), Status.INCORRECT_NUMERICAL, "time")
+
+
+def test_a_kernel_that_does_not_compile(judge_softmax):
+    evaluation = judge_softmax(candidate(kernel='extern "C" void softmax() { oops; }'))
+    verdict = refused(evaluation, Status.COMPILE_ERROR, "build")
+    assert "oops" in verdict.reason
+    assert "oops" in evaluation.artifacts["compiler"]
+
+
+def test_a_swallowed_build_failure_is_still_one(judge_softmax):
+    hidden = candidate(top="try:\n    cpp('nonsense')\nexcept Exception:\n    pass")
+    refused(judge_softmax(hidden), Status.COMPILE_ERROR, "build")
+
+
+def test_python_errors_name_their_line(judge_softmax):
+    verdict = refused(judge_softmax(candidate(top="import not_a_package")), Status.RUNTIME_ERROR, "build")
+    assert "not_a_package" in verdict.reason
+    assert "line" in verdict.reason
+
+
+def test_weights_go_over_by_name_and_are_rewritten(judge_linear):
+    source = '''
+import torch
+import torch.nn as nn
+from kernelwright.inline import cpp
+
+lib = cpp(r"""
+#include <cstdint>
+extern "C" void relu(float* y, int64_t n) { for (int64_t i = 0; i < n; i++) y[i] = y[i] > 0 ? y[i] : 0; }
+""")
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = nn.Linear(features, 48)
+        FOLD
+
+    def forward(self, x):
+        y = torch.addmm(BIAS, x, WEIGHT.t())
+        lib.relu(y, y.numel())
+        return y
+'''
+    honest = source.replace("FOLD", "pass").replace("BIAS", "self.linear.bias").replace("WEIGHT", "self.linear.weight")
+    assert judge_linear(honest, time=False).verdict.passed
+    lazily = (
+        honest.replace("y = torch", "self.w = getattr(self, 'w', self.linear.weight.detach().clone())\n        y = torch")
+        .replace("self.linear.weight.t()", "self.w.t()")
+    )
+    refused(judge_linear(lazily), Status.INCORRECT_NUMERICAL, "check")
+    wrong = honest.replace("features, 48", "features, 47")
+    verdict = refused(judge_linear(wrong), Status.RUNTIME_ERROR, "build")
+    assert "linear.weight" in verdict.reason
+
+
+def test_knobs_are_set_before_the_file_runs(softmax):
+    source = candidate(
+        "if SCALE != 1: y.mul_(SCALE)", top='KNOBS = {"SCALE": [1, 2]}\nSCALE = 1'
+    )
+    for knobs, status in (({}, Status.PASSED), ({"SCALE": 2}, Status.INCORRECT_NUMERICAL)):
+        made = Candidate(problem_id=softmax.problem.id, source=source, backend="cpp", knobs=knobs)
+        assert softmax.judge(made, time=False).verdict.status is status
+    unknown = Candidate(problem_id=softmax.problem.id, source=source, backend="cpp", knobs={"NOPE": 2})
+    assert "NOPE" in softmax.judge(unknown).verdict.reason
+
+
+def test_triton_is_checked_in_the_interpreter_and_never_timed(softmax):
+    def judge(text):
+        made = Candidate(problem_id=softmax.problem.id, source=text, backend="triton")
+        return softmax.judge(made).verdict
+
+    right = judge(TRITON.replace("SCALE", ""))
+    assert (right.status, right.stage, right.timing) == (Status.PASSED, Stage.CHECKED, None), right.reason
+    wrong = judge(TRITON.replace("SCALE", " * 1.001"))
+    assert wrong.status is Status.INCORRECT_NUMERICAL
+    beyond = judge(TRITON.replace("SCALE", "").replace("mask=at < cols, other", "mask=at < cols + 4096, other"))
+    assert beyond.status is Status.PASSED or "out of bounds" in beyond.reason.lower()
+
+
+def test_a_control_needs_no_kernel_of_its_own(judge_softmax):
+    library = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.softmax(x, -1)\n"
+    refused(judge_softmax(library), Status.REWARD_HACK, "screen")
+    verdict = judge_softmax(library, control=True).verdict
+    assert verdict.control
+    assert verdict.passed
