@@ -54,7 +54,7 @@ class TolerancePolicy(Record):
 
 
 class ProblemMeta(Record):
-    """Optional metadata of a problem file: a module-level literal dict named ``PROBLEM``, read without running the file.
+    """Optional metadata of a problem file: a literal dict named ``PROBLEM``, read without running the file.
 
     ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed, the
     others are checked as well. ``inputs`` is keyed by the parameter names of ``Model.forward``.
@@ -77,7 +77,7 @@ class ProblemMeta(Record):
 
 
 class Problem(Record):
-    """A PyTorch reference: source text with ``Model``, ``get_inputs``, ``get_init_inputs`` (the KernelBench contract)."""
+    """A PyTorch reference: source with ``Model``, ``get_inputs``, ``get_init_inputs`` (the KernelBench contract)."""
 
     id: str  # "kernelwright/level1/softmax", or "file/<stem>" for a path
     suite: str
@@ -195,7 +195,7 @@ class Timing(Record):
 
 
 class TimingSample(Record):
-    """One raw window: the mean latency per call of one role in one pair. Stored for every timing, never averaged away."""
+    """One raw window: mean latency per call of one role in one pair. Stored for every timing, never averaged away."""
 
     role: str  # "candidate", "eager", "compile", ...
     process: int
@@ -299,7 +299,7 @@ class Advice(Record):
     bottleneck: str
     method: str
     plan: str
-    action: dict[str, Any] = {}  # machine-readable form for the offline Coder, for example {"knob": "UNROLL", "value": 4}
+    action: dict[str, Any] = {}  # for the offline Coder, for example {"knob": "UNROLL", "value": 4}
     expected: str = ""
 
 

@@ -146,9 +146,11 @@ def verify(common: Common, kernel: str, sandbox: str | None) -> int:
     settings = common.settings(sandbox=sandbox)
     with common.open_store(settings) as store:
         candidate = store.candidate(kernel)
+        earlier = evaluations_of(store, candidate)
+        version = most_trusted(earlier).problem_version if earlier else None
         evaluation = evaluate(
             candidate.source,
-            store.problem(candidate.problem_id),
+            store.problem(candidate.problem_id, version=version),
             settings=settings,
             backend=candidate.backend,
             knobs=candidate.knobs,

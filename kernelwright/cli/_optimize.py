@@ -179,7 +179,7 @@ def report(common: Common, result: CampaignResult, settings: Settings) -> int:
     if common.as_json:
         common.show(data)
     else:
-        _print_report(result, settings, layers)
+        _print_report(result, settings, layers, common.store_flag)
     if result.status in EXIT_OF_STATUS:
         budget = " --max-minutes M" if result.status == "paused" else ""
         say(f"{result.status}: everything finished is saved")
@@ -188,7 +188,7 @@ def report(common: Common, result: CampaignResult, settings: Settings) -> int:
     return code
 
 
-def _print_report(result: CampaignResult, settings: Settings, layers: list[str]) -> None:
+def _print_report(result: CampaignResult, settings: Settings, layers: list[str], store_flag: str) -> None:
     from rich.markup import escape
 
     console = stdout_console()
@@ -201,4 +201,5 @@ def _print_report(result: CampaignResult, settings: Settings, layers: list[str])
     won = [row for row in result.rows if row.candidate]
     console.print(f"run {result.run_id}: {len(won)} of {len(result.rows)} problems, {duration(result.seconds)}")
     if won:
-        console.print(f"export a kernel: kernelwright kernels export {short(won[0].candidate)} -o FILE", soft_wrap=True)
+        export = f"kernelwright kernels export {short(won[0].candidate)} -o FILE{store_flag}"
+        console.print(f"export a kernel: {export}", soft_wrap=True)

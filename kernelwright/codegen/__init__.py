@@ -1,2 +1,2 @@
-from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._generate import Generated, generate
+from kernelwright.codegen._graph import CodegenError, Graph

@@ -14,12 +14,15 @@ from kernelwright.codegen._kernel import Function, NestWriter, _fused
 from kernelwright.codegen._lower import lower
 from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import KeepInTorch, Partition, Step, in_place, partition, root
+from kernelwright.codegen._gemm_library import gemm_blocks
+from kernelwright.codegen._products import conv_function, gemm_function, own_products
 from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
 
 _HEADER = """#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 """
 
@@ -49,6 +52,7 @@ class Plan:
 
     program: Program
     steps: list[Step]
+    options: Mapping[str, Any]
     reasons: dict[Value, str] = field(default_factory=dict)
 
 
@@ -64,13 +68,14 @@ def plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
             continue
         results = {root(o) for o in program.outputs}
         if options.get("in_place", True):
+            parts.steps = own_products(parts.steps, program, options)
             in_place(parts.steps, results.__contains__)
-        return Plan(program, parts.steps, parts.reasons)
+        return Plan(program, parts.steps, options, parts.reasons)
     raise CodegenError("the graph cannot be partitioned", hint="report this graph; it is a bug of the generator")
 
 
 def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) -> Generated:
-    options = dict(schedule or {})
+    options = {"gemm": "own", "conv": "own", **(schedule or {})}
     made = plan(graph, options)
     forward = ForwardWriter(made.program)
     functions: list[Function] = []
@@ -86,6 +91,20 @@ def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) -> G
                     forward.variables[value] = forward.variables[step.alias[value]]
                 else:
                     forward.allocate(value)
+            forward.call(function)
+        elif step.kind in ("own_matmul", "own_conv"):
+            value = step.values[0]
+            fused = _fused(step.epilogue) if step.epilogue else []
+            name = _function_name(
+                [value.op, *(f for f in fused if f not in (value.origin[1].split(".")[0],))],
+                [f.name for f in functions],
+            )
+            title = step_title(step, [value.origin[1].split(".")[0], *fused])
+            make2 = gemm_function if step.kind == "own_matmul" else conv_function
+            function = make2(step, name, title, graph.variants, options)
+            functions.append(function)
+            for value in step.outputs:
+                forward.allocate(value)
             forward.call(function)
         elif step.kind in ("pool", "scan"):
             value = step.values[0]
@@ -115,6 +134,8 @@ def _file(graph: Graph, made: Plan, forward: ForwardWriter, functions: list[Func
     body = forward.body(made.program.outputs, graph.structure)
     code = "\n".join(f.text for f in functions)
     library = math_library(code)
+    if any(step.kind in ("own_matmul", "own_conv") for step in made.steps):
+        library += gemm_blocks(str(made.options.get("tile", "8x3")))
     lines = ["import math", "import torch", "import torch.nn.functional as F", "from torch import nn"]
     lines += [i for i in made_init.imports if i not in lines]
     lines += [

@@ -44,7 +44,7 @@ POINTWISE: dict[str, str] = {
     "silu": "{0} / (1.0f + kw_exp(-{0}))",
     "mish": "kw_mish({0})",
     "softplus": "kw_softplus({0})",
-    "gelu": "0.5f * {0} * (1.0f + kw_erf({0} * 0.707106781f))",
+    "gelu": "kw_gelu({0})",
     "gelu_tanh": "{0} / (1.0f + kw_exp(-1.59576912f * ({0} + 0.044715f * {0} * {0} * {0})))",
     "relu": "({0} < 0 ? 0 : {0})",
     "floor": "std::floor({0})",
@@ -75,7 +75,7 @@ POINTWISE: dict[str, str] = {
 # Rough cost in flops per element: for the decision what to keep between passes, and for the roofline.
 COSTS = {
     "exp": 16, "exp2": 17, "expm1": 26, "log": 24, "log1p": 30, "log2": 25, "sin": 40, "cos": 40, "pow": 60, "tanh": 34,
-    "erf": 44, "sigmoid": 22, "silu": 22, "mish": 30, "softplus": 48, "gelu": 48, "gelu_tanh": 28, "div": 4, "sqrt": 6,
+    "erf": 44, "sigmoid": 22, "silu": 22, "mish": 30, "softplus": 48, "gelu": 34, "gelu_tanh": 28, "div": 4, "sqrt": 6,
     "rsqrt": 10, "reciprocal": 4, "remainder": 10, "cast": 0, "copy": 0,
 }  # fmt: skip
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")

@@ -61,11 +61,22 @@ class NestWriter:
         title: what the function does, for its comment.
         alias: outputs that are written over an input of the same size.
         options: structural choices of the schedule.
+        form: ``kernel``: a function of its own. Else a helper that a template calls on a tile in cache: ``row`` for
+            one whole row of the nest, ``segment`` for ``count`` elements of a row from ``begin``.
+        given: the value whose row (or segment) such a helper gets as ``acc``.
     """
 
     def __init__(
-        self, nest: Nest, name: str, title: str, alias: Mapping[Value, Value], options: Mapping[str, Any]
+        self,
+        nest: Nest,
+        name: str,
+        title: str,
+        alias: Mapping[Value, Value],
+        options: Mapping[str, Any],
+        form: str = "kernel",
+        given: Value | None = None,
     ) -> None:
+        self.form, self.given = form, given
         self.nest, self.name, self.title, self.alias, self.options = nest, name, title, dict(alias), options
         self.sizes = KernelSizes()
         self.lines: list[str] = []
@@ -112,10 +123,10 @@ class NestWriter:
     def write(self) -> Function:
         """The whole function."""
         nest = self.nest
-        for value in nest.loads():
-            self._tensor(value)
-        for value, _, _ in nest.stores:
-            self._tensor(self.alias.get(value, value))
+        for value in [*nest.loads(), *(self.alias.get(v, v) for v, _, _ in nest.stores)]:
+            if value is not self.given:
+                self._tensor(value)
+        self.names_taken |= {"acc"} if self.form != "kernel" else set()
         self._name_loops()
         self._plan_cache()
         body = self.lines
@@ -138,9 +149,14 @@ class NestWriter:
             parameters.append(f"{const}{C_TYPES[value.dtype]}* __restrict {name}")
         parameters += [f"int64_t {n}" for n in self.sizes.arguments.values()]
         parameters += [f"float {n}" for n in self.numbers.values()]
-        head = f'extern "C" void {self.name}({", ".join(parameters)}) {{'
+        linkage = 'extern "C"'
+        if self.form != "kernel":
+            linkage = "static inline"
+            parameters = [f"{'' if self.given in written else 'const '}float* acc", *parameters, "int64_t row"]
+            parameters += ["int64_t begin", "int64_t count"] if self.form == "segment" else []
+        head = f"{linkage} void {self.name}({', '.join(parameters)}) {{"
         if len(head) > 110:
-            head = f'extern "C" void {self.name}(\n    ' + ",\n    ".join(parameters) + ") {"
+            head = f"{linkage} void {self.name}(\n    " + ",\n    ".join(parameters) + ") {"
         return f"// {self.title}\n{head}\n" + "\n".join(body) + "\n}\n"
 
     def _arguments(self) -> list[Argument]:
@@ -187,6 +203,9 @@ class NestWriter:
     def _open_rows(self, reductions: str) -> None:
         """The parallel loop over rows (or chunks, or blocks of columns), with its pragmas."""
         nest = self.nest
+        if self.form != "kernel":
+            self._decode()
+            return
         if nest.chunked:
             extent = self.sizes.expr(nest.inner[0].extent, "n")
             self.emit(f"const int64_t chunks = ({extent} + {CHUNK - 1}) / {CHUNK};")
@@ -264,7 +283,8 @@ class NestWriter:
         vector = "v" if nest.mode == "column" else "j"
         clauses = "".join(f" reduction({op} : {', '.join(names)})" for op, names in reductions.items())
         self.emit(f"#pragma omp simd{clauses}")
-        limit = "count" if nest.chunked or nest.mode == "column" else self.sizes.expr(nest.inner[-1].extent)
+        part = nest.chunked or nest.mode == "column" or self.form == "segment"
+        limit = "count" if part else self.sizes.expr(nest.inner[-1].extent)
         self.open(f"for (int64_t {vector} = 0; {vector} < {limit}; ++{vector})")
         self._elements_at(nest.vector)
 
@@ -273,7 +293,7 @@ class NestWriter:
     def _pointwise(self) -> None:
         nest = self.nest
         stores = [(v, e, p) for v, e, p in nest.stores if not e.final]
-        if not nest.outer:
+        if not nest.outer and self.form == "kernel":
             extent = self.sizes.expr(nest.inner[0].extent, "n")
             condition = "" if extent.isdigit() else f" if ({extent} > {PARALLEL_FROM})"
             self.emit(f"#pragma omp parallel for simd schedule(static){condition}")
@@ -292,7 +312,8 @@ class NestWriter:
         for _ in range(opened):
             self.close()
         self._store([s for s in stores if not is_element(nest, s[1])])
-        self.close()
+        if self.form == "kernel":
+            self.close()
 
     def _rows(self) -> None:
         nest = self.nest
@@ -314,7 +335,8 @@ class NestWriter:
             self._pass(stage)
             self._row_statements(stage + 1)
         self._store([s for s in nest.stores if not is_element(nest, s[1]) and not s[1].final])
-        self.close()
+        if self.form == "kernel":
+            self.close()
         if self.buffers:
             self.close()
 
@@ -571,7 +593,7 @@ class NestWriter:
         nest = self.nest
         for value, stored, position in nest.stores:
             taken = any(place == f"store:{value.name}" for place in self.cached.values())
-            fits = value.dtype == expr.value.dtype and is_element(nest, stored) and value not in self.alias
+            fits = value.dtype == expr.value.dtype and is_element(nest, stored) and self._overwritable(value, expr)
             if fits and not taken and stored is not expr and stored.stage > expr.stage and self._whole_row(position):
                 self.cached[expr] = f"store:{value.name}"
                 return
@@ -583,6 +605,21 @@ class NestWriter:
         size = f"{size} * BLOCK" if nest.mode == "column" else size
         self.buffers.append((f"std::vector<{_ctype(expr)}> {name}({size});", name))
         self.cached[expr] = f"buffer:{name}"
+
+    def _overwritable(self, value: Value, expr: Expr) -> bool:
+        """True where an output's memory is free as soon as ``expr`` is known: nobody reads its old content later."""
+        source = self.alias.get(value)
+        if source is None:
+            return True
+        later = [e.args[0] for e in self.nest.order if e.kind == "reduce" and e.args[0].stage > expr.stage]
+        stack = later + [e for _, e, _ in self.nest.stores if e.stage > expr.stage]
+        while stack:
+            current = stack.pop()
+            if current.kind == "load" and current.value is source:
+                return False
+            if current not in self.cached and current is not expr and is_element(self.nest, current):
+                stack += current.operands
+        return True
 
     def _whole_row(self, position: Affine) -> bool:
         """True where every element of the row's work has its own place at ``position``."""
@@ -629,6 +666,9 @@ class NestWriter:
             value = self.alias.get(value, value)
             if (value, position) in self.pointers:
                 continue
+            if value is self.given:
+                self.pointers[value, position] = "acc"
+                continue
             base = self._base(position)
             if base:
                 name = self.fresh(f"{self._tensor(value)}_row")
@@ -642,7 +682,7 @@ class NestWriter:
         """What the outer loops (and the block or chunk) add to an index."""
         nest = self.nest
         text = self.sizes.affine(position, self.outer_vars, offset=True)
-        if (nest.chunked or nest.mode == "column") and nest.vector is not None:
+        if (nest.chunked or nest.mode == "column" or self.form == "segment") and nest.vector is not None:
             factor = self.sizes.expr(position.coefficient(nest.vector))
             if factor != "0":
                 step = "begin" if factor == "1" else f"begin * {factor}"
@@ -707,9 +747,9 @@ class NestWriter:
         limit = 44 if expr.kind == "op" else 60
         ternary = "?" in text and expr.kind == "op"
         squares = expr.value.op == "square" and expr.kind == "op"
-        if uses <= 1 and len(text) <= limit and not ternary and not squares:
-            self.texts[expr] = text
-        elif expr.kind in ("load", "iota") and is_element(self.nest, expr) and uses <= 1:
+        if (uses <= 1 and len(text) <= limit and not ternary and not squares) or (
+            expr.kind in ("load", "iota") and is_element(self.nest, expr) and uses <= 1
+        ):
             self.texts[expr] = text
         else:
             self._bind(expr, text)
@@ -734,7 +774,8 @@ class NestWriter:
         if expr.kind == "iota" and expr.position is not None:
             variables = {**self.outer_vars, **self.inner_vars}
             text = self.sizes.affine(expr.position, variables, offset=True) or "0"
-            if self.nest.vector in expr.position.loops and (self.nest.mode == "column" or self.nest.chunked):
+            part = self.nest.mode == "column" or self.nest.chunked or self.form == "segment"
+            if self.nest.vector in expr.position.loops and part:
                 text = f"{text} + begin * {self.sizes.expr(expr.position.coefficient(self.nest.vector))}"
             return f"(int64_t)({text})" if text == "0" else text
         if expr.kind == "gather" and expr.position is not None and expr.stride is not None:

@@ -10,7 +10,6 @@ from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
 from kernelwright.codegen._ir import C_TYPES, Program, Value
 
-
 assert _lower_heavy  # imported for its registrations
 
 

@@ -118,6 +118,34 @@ static inline float kw_erf(float x) {
     return a < 1.0f ? x * near_zero : (x < 0.0f ? -far : far);
 }
 """,
+    "kw_gelu": """
+// x * Phi(x), with erfc(|x| / sqrt(2)) = 2^-p(|x| / sqrt(2)): one branch, and no cancellation in the lower tail.
+static inline float kw_gelu(float x) {
+    const float a = (x < 0.0f ? -x : x) * 0.707106781f;
+    const float b = a > 5.6f ? 5.6f : a;
+    float p = -4.53579350e-5f;
+    p = p * b + 4.45502849e-4f;
+    p = p * b - 1.48942798e-3f;
+    p = p * b - 7.74649167e-4f;
+    p = p * b + 2.82536959e-2f;
+    p = p * b - 1.48481621e-1f;
+    p = p * b - 9.18416392e-1f;
+    p = p * b - 1.62790859f;
+    p = p * b;
+    const float shifted = p + 12582912.0f;
+    const float r = p - (shifted - 12582912.0f);
+    float q = 1.54035304e-4f;
+    q = q * r + 1.33335581e-3f;
+    q = q * r + 9.61812911e-3f;
+    q = q * r + 5.55041087e-2f;
+    q = q * r + 2.40226507e-1f;
+    q = q * r + 6.93147181e-1f;
+    q = q * r + 1.0f;
+    const float half = 0.5f * q * kw_float((kw_bits(shifted) - 0x4B400000 + 127) << 23);
+    const float tail = a > 5.6f ? 0.0f : half;
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+""",
     "kw_sigmoid": """
 static inline float kw_sigmoid(float x) { return 1.0f / (1.0f + kw_exp(-x)); }
 """,

@@ -90,12 +90,13 @@ class Nest:
         return product([lp.extent for lp in loops], self.variants)
 
 
-def analyse(region: set[Value], outputs: Sequence[Value], variants: int) -> Nest:
+def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector: Size | None = None) -> Nest:
     """Find the loop nest of a region.
 
     Args:
         region: fusible values, with the views between them.
         outputs: those that must be stored, in execution order.
+        vector: the extent that the innermost loop must have (the columns of a matrix tile); None for any.
 
     Raises:
         NotFusible: there is none.
@@ -113,7 +114,9 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int) -> Nest
     order = visitor.order
     if not loops:
         loops = [Loop("n", Size.const(1, variants))]
-    loops, stores = _coalesce(loops, order, stores)
+    loops, stores = _coalesce(loops, order, stores, _boundary(loops, vector, variants))
+    if vector is not None and loops[-1].extent != vector:
+        raise NotFusible("the columns are not one loop")
     return _arrange(loops, order, stores, variants)
 
 
@@ -268,8 +271,20 @@ class _Visitor:
         raise NotFusible(f"{value.name} reduces over other loops")
 
 
+def _boundary(loops: list[Loop], vector: Size | None, variants: int) -> Loop | None:
+    """The first loop of the group that makes up the vector dim; it must not merge with those before it."""
+    if vector is None:
+        return None
+    inner = Size.const(1, variants)
+    for loop in reversed(loops):
+        inner = inner * loop.extent
+        if inner == vector:
+            return loop
+    raise NotFusible("the loops do not split at the columns")
+
+
 def _coalesce(
-    loops: list[Loop], order: list[Expr], stores: list[tuple[Value, Expr, Affine]]
+    loops: list[Loop], order: list[Expr], stores: list[tuple[Value, Expr, Affine]], boundary: Loop | None
 ) -> tuple[list[Loop], list[tuple[Value, Expr, Affine]]]:
     """Merge neighbouring loops wherever every access walks them as one."""
     position = 0
@@ -277,10 +292,11 @@ def _coalesce(
         first, second = loops[position], loops[position + 1]
         accesses = [e.position for e in order if e.position is not None] + [p for _, _, p in stores]
         joined = all(a.coefficient(first) == a.coefficient(second) * second.extent for a in accesses)
-        if not joined or first.reduced != second.reduced:
+        if not joined or first.reduced != second.reduced or second is boundary:
             position += 1
             continue
         merged = Loop(first.name, first.extent * second.extent, first.reduced)
+        boundary = merged if first is boundary else boundary
         swap = {first: merged, second: merged}
         for expr in order:
             if expr.position is not None:

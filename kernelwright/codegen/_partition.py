@@ -25,7 +25,8 @@ class Step:
         outputs: those that other steps (or the caller) need in memory.
         nest: the analysed loops of a generated step.
         alias: outputs that are written over a fresh result of the library.
-        epilogue: for a heavy template of ours, the nest that runs on its result while it is in cache.
+        epilogue: for a matrix product of ours, the nest that runs on its tiles while they are in cache.
+        region: the values of a nest with the views between them, for analysing it again.
     """
 
     kind: str
@@ -33,7 +34,8 @@ class Step:
     outputs: list[Value]
     nest: Nest | None = None
     alias: dict[Value, Value] = field(default_factory=dict)
-    epilogue: Step | None = None
+    epilogue: Nest | None = None
+    region: set[Value] = field(default_factory=set)
 
     @property
     def reads(self) -> set[Value]:
@@ -130,6 +132,10 @@ class _Partitioner:
                 yield user
 
     def _analyse(self, region: set[Value]) -> Nest:
+        return analyse(self._full(region), self._outputs(region), self.program.variants)
+
+    def _full(self, region: set[Value]) -> set[Value]:
+        """A region with the views and constants that lie between its values."""
         full = set(region)
         stack = [i for v in region for i in v.inputs]
         while stack:
@@ -139,7 +145,7 @@ class _Partitioner:
             if value.is_view or value in self.free:
                 full.add(value)
                 stack.extend(value.inputs)
-        return analyse(full, self._outputs(region), self.program.variants)
+        return full
 
     def _require(self, value: Value) -> None:
         try:
@@ -206,7 +212,8 @@ class _Partitioner:
             seen.add(id(group))
             values = sorted(group, key=self.order.__getitem__)
             if values[0].is_fusible:
-                steps.append(Step("nest", values, self._outputs(group), self.nests[id(group)]))
+                nest = self.nests[id(group)]
+                steps.append(Step("nest", values, self._outputs(group), nest, region=self._full(group)))
             else:
                 steps.append(Step(values[0].op, values, values))
         return steps

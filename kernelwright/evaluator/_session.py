@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
+from kernelwright import inline
 from kernelwright.errors import MachineError
 from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator import _statistics as statistics
@@ -18,7 +19,6 @@ from kernelwright.evaluator import _truth as truth
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clock import Door, Window
 from kernelwright.evaluator._clockwork import Clockwork
-from kernelwright.evaluator._knobs import effective_source
 from kernelwright.evaluator._timing import Side, Turns, pinned
 from kernelwright.evaluator._workers import SETUP_TIMEOUT_S, Workers, call_back, end, map_slots
 from kernelwright.records import (
@@ -112,6 +112,10 @@ class ProblemSession:
 
     def close(self) -> None:
         """End the twins."""
+        self._workers.close()
+
+    def restart_twins(self) -> None:
+        """End the live twins, so that the next timing meets fresh processes of the reference."""
         self._workers.close()
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,8 +230,8 @@ class ProblemSession:
     def _start(self, candidate: Candidate, check_set: truth.CheckSet, stage: FailedStage, progress: _Progress) -> Side:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant."""
         try:
-            source = effective_source(candidate)
-        except ValueError as error:
+            source = inline.apply_knobs(candidate.source, candidate.knobs)
+        except (ValueError, SyntaxError) as error:
             raise _Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
         triton = candidate.backend == "triton"
         side = self._workers.candidate({"TRITON_INTERPRET": "1"} if triton else {})
@@ -329,6 +333,11 @@ class ProblemSession:
 
     def _time(self, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
         """The search's interval: turns of candidate and baselines until every comparison is decided."""
+        if len(check_set.variants) > 1:
+            try:
+                self._workers.set_up(side, check_set.variants[0], 0)
+            except WorkerFailed as failed:
+                self._refuse(failed, side, "time", progress)
         sides = [side, *(self._workers.live_twin(name, check_set) for name in self._twin_names())]
         pair = 0
         with self._turns(sides, check_set, side, "time", progress) as turns:

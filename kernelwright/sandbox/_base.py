@@ -56,7 +56,7 @@ class Job:
 
     @property
     def preload(self) -> str:
-        """The module to import before the walls close: only one of our own, and not this room's, which needs no torch."""
+        """The module to import before the walls close: one of our own, but not of this room, which needs no torch."""
         module = self.entry.partition(":")[0]
         ours = module.startswith("kernelwright.") and not module.startswith("kernelwright.sandbox.")
         return module if ours else ""
@@ -298,7 +298,7 @@ class BaseSandbox(ABC):
     def _plan(self, job: Job, group: Group | None) -> dict[str, Any]:
         limits = job.limits
         rlimits = {
-            "core": 0,
+            "core": 1,  # 0 would still feed a core_pattern that is a pipe; 1 is the kernel's mark for "not even that"
             "cpu": limits.cpu_s,
             "fsize": limits.tmpfs_bytes,
             "memlock": 8 << 20,

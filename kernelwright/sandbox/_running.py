@@ -129,7 +129,8 @@ class Running:
 
     def alive(self) -> bool:
         """Whether the entry's process still exists."""
-        return not self._done.is_set() and not _readable(self._pidfd)
+        with self._lock:
+            return not _readable(self._pidfd)
 
     def wait(self, timeout_s: float | None) -> Exit | None:
         """How it ended, or None where it still runs after ``timeout_s`` seconds."""

@@ -83,27 +83,45 @@ def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
                 request, fds = messages.recv_message(control, timeout_s=10.0)
             except messages.ProtocolError:
                 os._exit(0)
-            worker, pidfd, pid = _fork(control, request, fds, own_pid_namespace)
-            children[pidfd] = pid, worker
+            started = _fork(control, request, fds, own_pid_namespace)
+            if started is not None:
+                worker, pidfd, pid = started
+                children[pidfd] = pid, worker
 
 
 def _fork(
     control: socket.socket, request: dict[str, Any], fds: tuple[int, ...], own_pid_namespace: int
-) -> tuple[int, int, int]:
-    """Fork one worker; returns its control socket (the zygote's copy), its pidfd and its pid."""
+) -> tuple[int, int, int] | None:
+    """Fork one worker; returns its control socket (the zygote's copy), its pidfd and its pid, or None and tells why."""
     worker, stdout, stderr = fds
-    if request["preload"]:
-        _preload(request["preload"])
-    if own_pid_namespace >= 0:
-        _kernel.unshare(_kernel.CLONE_NEWPID)
-    pid = os.fork()
+    try:
+        if request["preload"]:
+            _preload_safely(request["preload"])
+        if own_pid_namespace >= 0:
+            _kernel.unshare(_kernel.CLONE_NEWPID)
+        pid = os.fork()
+    except OSError as error:
+        with socket.socket(fileno=worker) as channel, contextlib.suppress(messages.ProtocolError):
+            messages.send_message(channel, {"error": f"the zygote cannot fork: {error}"}, timeout_s=0.0)
+        messages.close_fds([stdout, stderr])
+        pid = -1
     if pid == 0:
         control.detach()
         _become_worker(worker, stdout, stderr, isolated=own_pid_namespace >= 0)
     if own_pid_namespace >= 0:
         _kernel.setns(own_pid_namespace, _kernel.CLONE_NEWPID)
+    if pid < 0:
+        return None
     messages.close_fds([stdout, stderr])
     return worker, os.pidfd_open(pid), pid
+
+
+def _preload_safely(name: str) -> None:
+    """Import a module of this package once. Raises OSError where that started threads: forks would be unsafe then."""
+    if name not in sys.modules:
+        _preload(name)
+        if _threads() != 1:
+            raise OSError(f"importing {name} starts threads")
 
 
 def _become_worker(control_fd: int, stdout: int, stderr: int, *, isolated: bool) -> NoReturn:

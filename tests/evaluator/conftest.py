@@ -9,7 +9,7 @@ from kernelwright.datasets import parse_problem
 from kernelwright.evaluator import Referee
 from kernelwright.records import Candidate
 
-SOFTMAX_PROBLEM = '''
+SOFTMAX_PROBLEM = """
 import torch
 import torch.nn as nn
 
@@ -36,18 +36,19 @@ def get_inputs():
 
 def get_init_inputs():
     return []
-'''
+"""
 
-LINEAR_PROBLEM = '''
+LINEAR_PROBLEM = """
 import torch
 import torch.nn as nn
 
 PROBLEM = {
     "category": "gemm",
     "inputs": {"x": {"fill": "normal", "low": -100.0, "high": 100.0}},
-    "variants": {"cpu": [{"ROWS": 32}, {"ROWS": 5}]},
+    "variants": {"cpu": [{"ROWS": 32, "FEATURES": 64}, {"ROWS": 5, "FEATURES": 17}]},
 }
 ROWS = 32
+FEATURES = 64
 
 
 class Model(nn.Module):
@@ -60,12 +61,12 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(ROWS, 64)]
+    return [torch.randn(ROWS, FEATURES)]
 
 
 def get_init_inputs():
-    return [64]
-'''
+    return [FEATURES]
+"""
 
 
 def make_problem(source: str, name: str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KERNEL = r'''
+KERNEL = r"""
 #include <cmath>
 #include <cstdint>
 extern "C" void softmax(const float* x, float* y, int64_t rows, int64_t cols) {
@@ -18,7 +18,7 @@ extern "C" void softmax(const float* x, float* y, int64_t rows, int64_t cols) {
     for (int64_t j = 0; j < cols; j++) b[j] /= sum;
   }
 }
-'''
+"""
 
 
 def candidate(forward: str = "", *, kernel: str = KERNEL, top: str = "", flags: str = "()") -> str:
@@ -45,7 +45,7 @@ class ModelNew(nn.Module):
 
 RIGHT = candidate()
 
-TRITON = '''
+TRITON = """
 import torch
 import torch.nn as nn
 import triton
@@ -67,4 +67,4 @@ class ModelNew(nn.Module):
         y = torch.empty_like(x)
         kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
         return y
-'''
+"""

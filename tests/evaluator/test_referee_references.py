@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from referee_problem_text import HEAD, TAIL
 from referee_candidates import RIGHT
+from referee_problem_text import HEAD, TAIL
 
 from kernelwright.datasets import parse_problem
 from kernelwright.errors import InvalidReferenceError

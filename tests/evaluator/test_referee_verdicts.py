@@ -171,11 +171,10 @@ class ModelNew(nn.Module):
         return y
 '''
     honest = source.replace("FOLD", "pass").replace("BIAS", "self.linear.bias").replace("WEIGHT", "self.linear.weight")
-    assert judge_linear(honest, time=False).verdict.passed
-    lazily = (
-        honest.replace("y = torch", "self.w = getattr(self, 'w', self.linear.weight.detach().clone())\n        y = torch")
-        .replace("self.linear.weight.t()", "self.w.t()")
-    )
+    timed = judge_linear(honest).verdict
+    assert (timed.status, timed.stage) == (Status.PASSED, Stage.TIMED), timed.reason
+    keep = "self.w = getattr(self, 'w', self.linear.weight.detach().clone())\n        y = torch"
+    lazily = honest.replace("y = torch", keep).replace("self.linear.weight.t()", "self.w.t()")
     refused(judge_linear(lazily), Status.INCORRECT_NUMERICAL, "check")
     wrong = honest.replace("features, 48", "features, 47")
     verdict = refused(judge_linear(wrong), Status.RUNTIME_ERROR, "build")
@@ -183,9 +182,7 @@ class ModelNew(nn.Module):
 
 
 def test_knobs_are_set_before_the_file_runs(softmax):
-    source = candidate(
-        "if SCALE != 1: y.mul_(SCALE)", top='KNOBS = {"SCALE": [1, 2]}\nSCALE = 1'
-    )
+    source = candidate("if SCALE != 1: y.mul_(SCALE)", top='KNOBS = {"SCALE": [1, 2]}\nSCALE = 1')
     for knobs, status in (({}, Status.PASSED), ({"SCALE": 2}, Status.INCORRECT_NUMERICAL)):
         made = Candidate(problem_id=softmax.problem.id, source=source, backend="cpp", knobs=knobs)
         assert softmax.judge(made, time=False).verdict.status is status
@@ -207,7 +204,9 @@ def test_triton_is_checked_in_the_interpreter_and_never_timed(softmax):
 
 
 def test_a_control_needs_no_kernel_of_its_own(judge_softmax):
-    library = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.softmax(x, -1)\n"
+    library = (
+        "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.softmax(-1)\n"
+    )
     refused(judge_softmax(library), Status.REWARD_HACK, "screen")
     verdict = judge_softmax(library, control=True).verdict
     assert verdict.control

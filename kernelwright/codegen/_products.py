@@ -1,0 +1,403 @@
+"""Matrix products and convolutions as kernels of ours, with what follows them fused into their tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelwright.codegen._ir import C_TYPES, Index, Program, Value, through_view
+from kernelwright.codegen._kernel import Argument, Function, NestWriter
+from kernelwright.codegen._names import KernelSizes
+from kernelwright.codegen._nest import Nest, NotFusible, analyse, is_element
+from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
+
+
+def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]) -> list[Step]:
+    """Replace library products by kernels of ours where the schedule says so, and give them their epilogues."""
+    results = {root(o) for o in program.outputs}
+    readers: dict[Value, list[Step]] = {}
+    for step in steps:
+        for value in step.reads:
+            readers.setdefault(value, []).append(step)
+    replaced: dict[Step, Step] = {}
+    dropped: set[Step] = set()
+    for step in reversed(steps):
+        if options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, "")) != "own" or not _writable(step, program):
+            continue
+        value = step.values[0]
+        users = readers.get(value, [])
+        user = users[0] if len(users) == 1 and value not in results else None
+        epilogue = None
+        if user is not None and user.kind == "nest" and user not in replaced:
+            epilogue = _epilogue(user, value, program.variants)
+        if user is None or epilogue is None:
+            replaced[step] = Step(f"own_{step.kind}", step.values, step.outputs)
+        else:
+            dropped.add(step)
+            values = [*step.values, *user.values]
+            replaced[user] = Step(f"own_{step.kind}", values, user.outputs, epilogue=epilogue, region=user.region)
+    return [replaced.get(s, s) for s in steps if s not in dropped]
+
+
+def _writable(step: Step, program: Program) -> bool:
+    value = step.values[0]
+    if step.kind == "conv":
+        return value.attrs["groups"].equals(1) and not any(a.is_view for a in value.args)
+    return _layout(value, program.variants) is not None
+
+
+def _epilogue(user: Step, value: Value, variants: int) -> Nest | None:
+    """The reader of a product as a nest over its rows and columns, or None where it is not one."""
+    columns = value.shape[-1] if value.op == "matmul" else value.shape[-1] * value.shape[-2]
+    try:
+        nest = analyse(user.region, user.outputs, variants, columns)
+    except NotFusible:
+        return None
+    if nest.mode != "pointwise" or not all(is_element(nest, e) for _, e, _ in nest.stores):
+        return None
+    loops = [*nest.outer, *nest.inner]
+    natural = linearise([Affine.of(lp) for lp in loops], [lp.extent for lp in loops], variants)
+    spots = {e.position for e in nest.order if e.kind == "load" and e.value is value}
+    gathered = any(e.kind == "gather" and e.value.args[0] is value for e in nest.order)
+    return nest if spots == {natural} and not gathered and nest.volume() == product(value.shape, variants) else None
+
+
+# ------------------------------------------------------------------------------------------------ access patterns
+
+
+@dataclass
+class Layout:
+    """How a product reads its operands: batch loops, and the loops over rows, columns and depth."""
+
+    batch: list[Loop]
+    m: Loop
+    n: Loop
+    k: Loop
+    left: tuple[Value, Affine]
+    right: tuple[Value, Affine]
+
+
+def _access(value: Value, index: Index, variants: int) -> tuple[Value, Affine] | None:
+    while value.is_view:
+        found = through_view(value, index, variants)
+        if found is None:
+            return None
+        value, index = value.args[0], found
+    return value, linearise(index, value.shape, variants)
+
+
+def _layout(value: Value, variants: int) -> Layout | None:
+    """The access pattern of a product, or None where an operand is no strided matrix."""
+    left, right = value.args
+    leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
+    m, n, k = Loop("m", left.shape[-2]), Loop("n", value.shape[-1]), Loop("k", left.shape[-1])
+
+    def at(*loops: Loop) -> Index:
+        return tuple(Affine.of(lp) for lp in loops)
+
+    batch_right = leading if len(right.shape) > 2 else []
+    ends = (n, k) if value.attrs["transposed"] else (k, n)
+    a = _access(left, at(*leading, m, k), variants)
+    b = _access(right, at(*batch_right, *ends), variants)
+    if a is None or b is None:
+        return None
+    layout = Layout(leading, m, n, k, a, b)
+    return _merged(layout, variants)
+
+
+def _merged(layout: Layout, variants: int) -> Layout:
+    """Fold batch loops together, and into the rows where B does not depend on them."""
+    while layout.batch:
+        last = layout.batch[-1]
+        inner = layout.m if layout.right[1].coefficient(last).equals(0) else None
+        if inner is None and len(layout.batch) > 1:
+            first = layout.batch[-2]
+            if all(p.coefficient(first) == p.coefficient(last) * last.extent for _, p in (layout.left, layout.right)):
+                joined = Loop(first.name, first.extent * last.extent)
+                layout = _join(layout, first, last, joined)
+                layout.batch = [*layout.batch[:-2], joined]
+                continue
+            return layout
+        if inner is None or layout.left[1].coefficient(last) != layout.left[1].coefficient(layout.m) * layout.m.extent:
+            return layout
+        joined = Loop("m", last.extent * layout.m.extent)
+        layout = _join(layout, last, layout.m, joined)
+        layout.m, layout.batch = joined, layout.batch[:-1]
+    return layout
+
+
+def _join(layout: Layout, first: Loop, second: Loop, joined: Loop) -> Layout:
+    def moved(position: Affine) -> Affine:
+        rest = tuple((lp, s) for lp, s in position.terms if lp not in (first, second))
+        step = position.coefficient(second)
+        return Affine(position.offset, (*rest, (joined, step)) if any(step.values) else rest)
+
+    (a, p), (b, q) = layout.left, layout.right
+    return Layout(layout.batch, layout.m, layout.n, layout.k, (a, moved(p)), (b, moved(q)))
+
+
+# ------------------------------------------------------------------------------------------------ text
+
+
+@dataclass
+class _Tail:
+    """What happens to a finished row of a tile: the epilogue's helper function and its arguments."""
+
+    helper: str
+    call: str
+    arguments: list[Argument]
+
+
+def _tail(step: Step, name: str, title: str, options: Mapping[str, Any], taken: Sequence[str]) -> _Tail:
+    """The epilogue of a step as a helper; storing the row where there is none."""
+    value = step.values[0]
+    if step.epilogue is None:
+        call = "std::copy({acc}, {acc} + {count}, out + {row} * {columns} + {begin});"
+        return _Tail("", call, [Argument("tensor", "out", value)])
+    writer = NestWriter(step.epilogue, f"{name}_epilogue", title, {}, options, "segment", value)
+    helper = writer.write()
+    arguments = [Argument(a.kind, a.name if a.name not in taken else f"{a.name}_", a.value) for a in helper.arguments]
+    passed = ", ".join(a.name for a in arguments)
+    call = f"{name}_epilogue({{acc}}, {passed}, {{row}}, {{begin}}, {{count}});"
+    return _Tail(helper.text + "\n", call, arguments)
+
+
+def _signature(name: str, arguments: Sequence[Argument], written: set[Value]) -> str:
+    parts = []
+    for argument in arguments:
+        if argument.kind == "tensor":
+            const = "" if argument.value in written else "const "
+            parts.append(f"{const}{C_TYPES[argument.value.dtype]}* __restrict {argument.name}")
+        else:
+            parts.append(("int64_t " if argument.kind == "size" else "float ") + argument.name)
+    head = f'extern "C" void {name}({", ".join(parts)}) {{'
+    return head if len(head) <= 110 else f'extern "C" void {name}(\n    ' + ",\n    ".join(parts) + ") {"
+
+
+def _operands(pairs: Sequence[tuple[str, Value]], tail: _Tail) -> tuple[list[Argument], dict[str, str]]:
+    """Tensor arguments without repeats (an epilogue may read an operand of the product again)."""
+    arguments: list[Argument] = []
+    names: dict[str, str] = {}
+    for name, value in pairs:
+        known = next((a for a in (*arguments, *tail.arguments) if a.value is value), None)
+        names[name] = known.name if known else name
+        if known is None:
+            arguments.append(Argument("tensor", name, value))
+    return arguments, names
+
+
+_GEMM = """
+{helper}// {title}
+{signature}
+    const int64_t vectors = ({n} + LANES - 1) / LANES, panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
+    const int64_t blocks = ({m} + {block} - 1) / {block};
+    #pragma omp parallel if ({work} > 262144)
+    {{
+        std::vector<float> panel({depth} * TILE_VECTORS * LANES);
+        alignas(64) float acc[TILE_ROWS * TILE_VECTORS * LANES];
+        #pragma omp for schedule(static)
+        for (int64_t job = 0; job < {jobs}; ++job) {{
+            const int64_t column = job % panels, first_row = job / panels % blocks * {block};
+            {decode}const int64_t last_row = std::min<int64_t>(first_row + {block}, {m});
+            const int64_t begin = column * vectors / panels * LANES;
+            const int64_t end = std::min<int64_t>((column + 1) * vectors / panels * LANES, {n});
+            auto columns = [&](auto constant) {{
+                constexpr int64_t VECTORS = constant, WIDTH = VECTORS * LANES;
+                pack<VECTORS>({b} + {b_offset}begin * {b_n}, {b_k}, {b_n}, {depth}, end - begin, panel.data());
+                for (int64_t i = first_row; i < last_row; i += TILE_ROWS) {{
+                    const int64_t rows = std::min(TILE_ROWS, last_row - i);
+                    tile<VECTORS>({a} + {a_offset}i * {a_m}, {a_m}, {a_k}, panel.data(),
+                                  [](int64_t k) {{ return k * WIDTH; }}, {depth}, rows, acc, WIDTH);
+                    for (int64_t r = 0; r < rows; ++r) {{
+                        {call}
+                    }}
+                }}
+            }};
+            if (end - begin > 2 * LANES) columns(std::integral_constant<int64_t, 3>{{}});
+            else if (end - begin > LANES) columns(std::integral_constant<int64_t, 2>{{}});
+            else columns(std::integral_constant<int64_t, 1>{{}});
+        }}
+    }}
+}}
+"""
+
+
+def gemm_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
+    """A matrix product with its epilogue."""
+    value = step.values[0]
+    layout = _layout(value, variants)
+    assert layout is not None
+    tail = _tail(step, name, title, options, ("a", "b", "panel", "acc", "row", "begin", "end", "m", "n", "depth"))
+    arguments, names = _operands([("a", layout.left[0]), ("b", layout.right[0])], tail)
+    sizes = KernelSizes()
+    m, n, depth = (sizes.expr(lp.extent, t) for lp, t in ((layout.m, "m"), (layout.n, "n"), (layout.k, "depth")))
+    (_, a), (_, b) = layout.left, layout.right
+    batches = product([lp.extent for lp in layout.batch], variants)
+    variables, decode = _decoded(layout.batch, sizes)
+    count = sizes.expr(batches, "batches")
+
+    def offset(position: Affine) -> str:
+        text = sizes.affine(position, variables, offset=True)
+        return f"{text} + " if text else ""
+
+    row = f"batch * {m} + i + r" if layout.batch else "i + r"
+    fields = {
+        "helper": tail.helper, "title": title, "m": m, "n": n, "depth": depth, "decode": decode,
+        "block": str(options.get("M_BLOCK", 512)),
+        "jobs": ("" if count == "1" else f"{count} * ") + "blocks * panels",
+        "work": " * ".join([*([count] if count != "1" else []), m, n, depth]),
+        "a": names["a"], "b": names["b"], "a_offset": offset(a), "b_offset": offset(b),
+        "a_m": sizes.expr(a.coefficient(layout.m), "a_row"), "a_k": sizes.expr(a.coefficient(layout.k), "a_step"),
+        "b_k": sizes.expr(b.coefficient(layout.k), "b_row"), "b_n": sizes.expr(b.coefficient(layout.n), "b_step"),
+        "call": tail.call.format(acc="acc + r * WIDTH", row=f"({row})" if step.epilogue is None else row,
+                                 begin="begin", count="(end - begin)" if step.epilogue is None else "end - begin", columns=n),
+    }  # fmt: skip
+    return _finished(_GEMM, fields, name, step, arguments, tail, sizes)
+
+
+def _decoded(loops: Sequence[Loop], sizes: KernelSizes) -> tuple[dict[Loop, str], str]:
+    """Variables of the batch loops, and the statements that compute them."""
+    if not loops:
+        return {}, ""
+    lines = ["const int64_t batch = job / (panels * blocks);"]
+    if len(loops) == 1:
+        return {loops[0]: "batch"}, lines[0] + "\n            "
+    variables, rest = {}, "batch"
+    for loop in reversed(loops):
+        extent = sizes.expr(loop.extent, loop.name)
+        variables[loop] = f"i_{loop.name}"
+        whole = loop is loops[0]
+        lines.append(f"const int64_t i_{loop.name} = {rest}{'' if whole else f' % {extent}'};")
+        rest = f"({rest} / {extent})"
+    return variables, "\n            ".join(lines) + "\n            "
+
+
+def _finished(
+    template: str,
+    fields: dict[str, str],
+    name: str,
+    step: Step,
+    arguments: list[Argument],
+    tail: _Tail,
+    sizes: KernelSizes,
+) -> Function:
+    """Fill a template, with the arguments of the product and those of its epilogue."""
+    known = {a.value: a.name for a in tail.arguments if a.kind == "size"}
+    everything = [*arguments, *tail.arguments]
+    text = {k: v for k, v in fields.items()}
+    for size, own in sizes.arguments.items():
+        if size in known:
+            text = {
+                k: _renamed(v, own, known[size]) if k not in ("helper", "title", "call") else v for k, v in text.items()
+            }
+            text["call"] = text["call"]
+        else:
+            everything.append(Argument("size", own, size))
+    written = set(step.outputs)
+    text["signature"] = _signature(name, everything, written)
+    return Function(name, template.format(**text), everything)
+
+
+def _renamed(text: str, old: str, new: str) -> str:
+    import re
+
+    return re.sub(rf"\b{re.escape(old)}\b", new, text)
+
+
+_CONV = """
+{helper}// {title}
+// The image is copied once into padded planes (one per stride phase), so that every filter tap is a shifted view of it
+// and the product needs no packing; output columns beyond the image's width are computed and dropped.
+{signature}
+    const int64_t stride_h = {stride_h}, stride_w = {stride_w}, pad_h = {pad_h}, pad_w = {pad_w};
+    const int64_t height = {height}, width = {width}, out_height = {out_height}, out_width = {out_width};
+    const int64_t depth = {channels} * {kernel_h} * {kernel_w};
+    const int64_t plane_rows = (height + 2 * pad_h + stride_h - 1) / stride_h;
+    const int64_t pitch = (width + 2 * pad_w + stride_w - 1) / stride_w;
+    const int64_t plane = plane_rows * pitch, channel = plane * stride_h * stride_w;
+    const int64_t positions = (out_height - 1) * pitch + out_width;
+    constexpr int64_t WIDTH = TILE_VECTORS * LANES;
+    std::vector<int64_t> taps;
+    for (int64_t c = 0; c < {channels}; ++c)
+        for (int64_t y = 0; y < {kernel_h} * {dilation_h}; y += {dilation_h})
+            for (int64_t x = 0; x < {kernel_w} * {dilation_w}; x += {dilation_w})
+                taps.push_back(c * channel + (y % stride_h * stride_w + x % stride_w) * plane + y / stride_h * pitch + x / stride_w);
+    #pragma omp parallel if ({batches} * {filters} * depth * positions > 262144)
+    {{
+        std::vector<float> image({channels} * channel + WIDTH, 0.0f);
+        alignas(64) float acc[TILE_ROWS * WIDTH];
+        #pragma omp for schedule(static)
+        for (int64_t batch = 0; batch < {batches}; ++batch) {{
+            for (int64_t c = 0; c < {channels}; ++c) {{
+                for (int64_t y = 0; y < height; ++y) {{
+                    const float* from = {x} + ((batch * {channels} + c) * height + y) * width;
+                    const int64_t padded_y = y + pad_h;
+                    float* to = image.data() + c * channel + padded_y % stride_h * stride_w * plane + padded_y / stride_h * pitch;
+                    if (stride_w == 1) std::copy(from, from + width, to + pad_w);
+                    else for (int64_t x = 0; x < width; ++x) to[(x + pad_w) % stride_w * plane + (x + pad_w) / stride_w] = from[x];
+                }}
+            }}
+            for (int64_t position = 0; position < positions; position += WIDTH) {{
+                const int64_t stop = std::min(position + WIDTH, positions);
+                for (int64_t f = 0; f < {filters}; f += TILE_ROWS) {{
+                    const int64_t rows = std::min<int64_t>(TILE_ROWS, {filters} - f);
+                    tile<TILE_VECTORS>({weight} + f * depth, depth, 1, image.data() + position,
+                                       [&](int64_t k) {{ return taps[k]; }}, depth, rows, acc, WIDTH);
+                    for (int64_t y = position / pitch; y * pitch < stop; ++y) {{
+                        const int64_t left = std::max(y * pitch, position) - y * pitch;
+                        const int64_t right = std::min(y * pitch + out_width, stop) - y * pitch;
+                        for (int64_t r = 0; r < rows && left < right; ++r) {{
+                            const float* sums = acc + r * WIDTH + y * pitch + left - position;
+                            {call}
+                        }}
+                    }}
+                }}
+            }}
+        }}
+    }}
+}}
+"""
+
+
+def conv_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
+    """A convolution with its epilogue."""
+    value = step.values[0]
+    x, weight = value.args
+    reserved = (
+        "x",
+        "weight",
+        "taps",
+        "image",
+        "acc",
+        "height",
+        "width",
+        "row",
+        "begin",
+        "plane",
+        "channel",
+        "y",
+        "c",
+        "f",
+    )
+    tail = _tail(step, name, title, options, reserved)
+    arguments, names = _operands([("image_in", x), ("filters_in", weight)], tail)
+    sizes = KernelSizes()
+    texts = {
+        "batches": x.shape[0], "channels": x.shape[1], "height": x.shape[2], "width": x.shape[3],
+        "filters": weight.shape[0], "kernel_h": weight.shape[2], "kernel_w": weight.shape[3],
+        "out_height": value.shape[2], "out_width": value.shape[3],
+        "stride_h": value.attrs["stride"][0], "stride_w": value.attrs["stride"][1],
+        "pad_h": value.attrs["padding"][0], "pad_w": value.attrs["padding"][1],
+        "dilation_h": value.attrs["dilation"][0], "dilation_w": value.attrs["dilation"][1],
+    }  # fmt: skip
+    fields = {key: sizes.name(size, f"n_{key}") for key, size in texts.items()}
+    row = f"batch * {fields['filters']} + f + r"
+    fields |= {
+        "helper": tail.helper, "title": title, "x": names["image_in"], "weight": names["filters_in"],
+        "call": tail.call.format(acc="sums", row=f"({row})" if step.epilogue is None else row,
+                                 begin="y * out_width + left", count="(right - left)" if step.epilogue is None else "right - left",
+                                 columns="(out_height * out_width)"),
+    }  # fmt: skip
+    return _finished(_CONV, fields, name, step, arguments, tail, sizes)

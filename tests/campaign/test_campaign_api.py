@@ -1,0 +1,105 @@
+"""The Python interface over a fake referee."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
+
+import kernelwright
+from kernelwright import agents, campaign
+from kernelwright.campaign import evaluate, load_drop_in, optimize, read_candidate, write_atomically
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+from kernelwright.records import Stage
+from kernelwright.store import Store
+
+DROP_IN = """
+class Kernel:
+    def __init__(self, model, names):
+        self.model, self.names = model, names
+
+
+def from_reference(model, names=None):
+    return Kernel(model, names)
+"""
+
+
+@pytest.fixture()
+def settings(tmp_path: Path) -> Settings:
+    register_scripted_roles()
+    return Settings(
+        store=tmp_path / "store.db", cache_dir=tmp_path / "cache", coder="scripted", judge="scripted", rounds=2
+    )
+
+
+def test_the_names_are_at_the_top():
+    assert kernelwright.evaluate is evaluate
+    assert kernelwright.optimize is optimize
+
+
+@pytest.mark.parametrize("room", [agents, campaign])
+def test_a_face_is_sorted_and_whole(room):
+    assert list(room.__all__) == sorted(room.__all__)
+    assert all(hasattr(room, name) for name in room.__all__)
+
+
+def test_evaluate_keeps_its_result_where_it_is_told_to(settings, tmp_path):
+    problem = make_problem()
+    with Store.open(settings.store) as store:
+        evaluation = evaluate(
+            "v1\nrest\n",
+            problem,
+            settings=settings,
+            confirm=True,
+            store=store,
+            open_referee=lambda _: FakeReferee({"v1": 2.0}),
+        )
+        assert evaluation.verdict.stage is Stage.CONFIRMED
+        stored = store.evaluations(problem=problem.id)
+        assert [entry.candidate.author for entry in stored] == ["user"]
+        assert stored[0].run_id is None
+
+
+def test_a_candidate_from_a_file_keeps_its_exact_bytes(tmp_path):
+    path = tmp_path / "candidate.py"
+    path.write_text("x = 1  \n\n\n")
+    problem = make_problem()
+    assert read_candidate(path, problem).source == "x = 1  \n\n\n"
+    assert read_candidate(str(path), problem).sha256 == read_candidate("x = 1  \n\n\n", problem).sha256
+    assert read_candidate(path, problem, knobs={"A": 1}).sha256 != read_candidate(path, problem).sha256
+    with pytest.raises(UsageError, match="no candidate file"):
+        read_candidate(tmp_path / "none.py", problem)
+
+
+def test_optimize_returns_the_module_itself_where_nothing_is_faster(settings):
+    import torch
+
+    model = torch.nn.ReLU()
+    slow = FakeReferee({"v0": 0.9, "v1": 0.8})
+    with pytest.warns(UserWarning, match="no faster kernel for ReLU"):
+        found = optimize(model, (torch.randn(4),), settings=settings, open_referee=lambda _: slow)
+    assert found is model
+
+
+def test_optimize_refuses_unknown_options(settings):
+    with pytest.raises(UsageError, match="roundz"):
+        optimize(None, (), settings=settings, roundz=3)  # type: ignore[arg-type]
+
+
+def test_a_drop_in_is_loaded_from_a_file_that_tracebacks_can_show(tmp_path):
+    drop_in = load_drop_in(DROP_IN, "the model", tmp_path, {"a": "b"})  # type: ignore[arg-type]
+    assert (drop_in.model, drop_in.names) == ("the model", {"a": "b"})
+    files = list((tmp_path / "drop-ins").iterdir())
+    assert [path.read_text() for path in files] == [DROP_IN]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "new" / "file.py"
+    write_atomically(target, "first")
+    write_atomically(target, "second")
+    assert target.read_text() == "second"
+    assert [path.name for path in target.parent.iterdir()] == ["file.py"]
+    with pytest.raises(UsageError, match="cannot write"):
+        write_atomically(target / "below" / "a-file.py", "text")
