@@ -69,7 +69,7 @@ def _ask(context: StepContext, entry: str, what: str) -> dict[str, Any]:
         return context.bench.call(entry, payload)
     except WorkerFailed as error:
         raise CoderError(
-            f"{problem.id} cannot be {what}: {error.message}",
+            f"the reference cannot be {what}: {error.message}",
             hint="the offline coder needs a reference that torch.export accepts",
             problem=problem.id,
         ) from error

@@ -13,7 +13,7 @@ from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint
 from kernelwright.agents._moves import Effect, KnobKind, Move, effects, ranked_moves
 from kernelwright.agents._offline_coder import SEED, base_attempt
 from kernelwright.agents._roles import Attempt, StepContext
-from kernelwright.agents._roofline import Peaks, Placement, machine_peaks, place
+from kernelwright.agents._roofline import Bound, Peaks, Placement, machine_peaks, place
 from kernelwright.records import Advice, Evaluation, KnobValue, Status
 
 ROUNDS_WITHOUT_GAIN = 3
@@ -68,6 +68,14 @@ class Case:
         latency_ms = best.verdict.timing.latency_ms.median
         return place(latency_ms, self.plan.bytes_least, self.plan.flops, self.peaks)
 
+    @property
+    def bound(self) -> Bound:
+        """What limits the best kernel: the referee's profile where it says so, else the roofline."""
+        best = self.context.best
+        if best is not None and best.verdict.profile is not None and best.verdict.profile.bound != "unknown":
+            return best.verdict.profile.bound
+        return self.placement.bound if self.placement else "unknown"
+
     @cached_property
     def known(self) -> list[Effect]:
         """Measured effects of the changes tried."""
@@ -77,8 +85,7 @@ class Case:
     def moves(self) -> list[Move]:
         """Changes whose outcome is not known yet, the most promising first."""
         tried = [attempt.action.get("schedule") for attempt in self.context.attempts]
-        bound = self.placement.bound if self.placement else "unknown"
-        ranked = ranked_moves(self.plan.space, self.schedule, bound, self.known)
+        ranked = ranked_moves(self.plan.space, self.schedule, self.bound, self.known)
         return [move for move in ranked if move.apply(self.schedule) not in tried]
 
     @cached_property
@@ -205,8 +212,8 @@ def _try_seed(case: Case) -> Advice:
     )
 
 
-def _bound(case: Case, bound: str) -> bool:
-    return case.placement is not None and case.placement.bound == bound and bool(case.moves)
+def _bound(case: Case, bound: Bound) -> bool:
+    return case.placement is not None and case.bound == bound and bool(case.moves)
 
 
 def _memory(case: Case) -> Advice:

@@ -147,8 +147,11 @@ def optimize(
     with Store.open(settings.store) as store:
         result = Campaign(settings, store, open_referee=open_referee, tell=tell).run([problem])
         row = result.rows[0]
-        if row.evaluation is None or not any(speedup.faster for speedup in row.speedup.values()):
-            warnings.warn(f"no faster kernel for {name}: {row.reason or 'none beat the module'}", stacklevel=2)
+        speedup = row.speedup.get(settings.baselines[0])
+        if row.evaluation is None or speedup is None or not speedup.faster:
+            warnings.warn(
+                f"no faster kernel for {name}: {row.reason if row.evaluation is None else 'none beat it'}", stacklevel=2
+            )
             return model
         text = export_text(problem, store.evaluation(row.evaluation).evaluation)
     return load_drop_in(text, model, settings.cache_dir, names)

@@ -216,7 +216,7 @@ class ProblemJob:
             self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))
         elif node == "advise":
             advice = state["attempts"][-1]["advice"] or {}
-            self._emit("advised", round=state["round"], mode=advice.get("mode"), text=advice.get("plan", ""))
+            self._emit("advised", round=state["round"], **advice)
 
     def _emit(self, kind: EventKind, **data: Any) -> None:
         self.tell(CampaignEvent(kind, self.problem.id, data))

@@ -141,7 +141,8 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "confirmed":
         return [f"  confirmation: {describe_verdict(data)}"]
     if event.kind == "advised":
-        return [f"    {data['mode']}: {first_line(data['text'])}"]
+        told = data["bottleneck"] if data["mode"] == "stop" else f"{data['plan']} ({data['bottleneck']})"
+        return [f"    {data['mode']}: {first_line(told, 120)}"]
     if event.kind == "problem-finished":
         return [f"  {'won' if data['row']['candidate'] else 'FAILED'}: {describe_row(data['row'])}"]
     if event.kind == "stopping":

@@ -1,2 +1,30 @@
+"""Kernels without a language model: captured graph in, fused and vectorised C++ candidate out.
+
+The capture (``_capture.py``) and TorchInductor's sources (``_inductor.py``) are worker-side entries: they import torch
+and run the problem's code, so they are named to the sandbox as ``kernelwright.codegen._capture:capture_entry`` and
+``kernelwright.codegen._inductor:inductor_entry``. All the rest reads plain data and never imports torch.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen._cost import cost
 from kernelwright.codegen._generate import Generated, generate
 from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._schedule import default_schedule, schedule_space
+from kernelwright.codegen._seed import inductor_seed
+
+CAPTURE_ENTRY = "kernelwright.codegen._capture:capture_entry"
+INDUCTOR_ENTRY = "kernelwright.codegen._inductor:inductor_entry"
+
+__all__ = [
+    "CAPTURE_ENTRY",
+    "INDUCTOR_ENTRY",
+    "CodegenError",
+    "Generated",
+    "Graph",
+    "cost",
+    "default_schedule",
+    "generate",
+    "inductor_seed",
+    "schedule_space",
+]

@@ -37,7 +37,7 @@ class Builder:
 
     def make(self, op: str, args: tuple[Any, ...], shape: Shape, dtype: str, name: str = "", **attrs: Any) -> Value:
         """Append a value."""
-        value = Value(self.unique(name or op), op, args, shape, dtype, attrs, self.origin)
+        value = Value(self.unique(name or op), op, args, shape, dtype, attrs, self.origin, len(self._taken))
         self.values.append(value)
         return value
 

@@ -10,7 +10,7 @@ from kernelwright.codegen._graph import Scalar, Symbol
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._names import ForwardSizes
-from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._partition import root
 from kernelwright.codegen._size import Size
 
 
@@ -227,10 +227,3 @@ def _shared_sizes(lines: list[str]) -> list[str]:
             lines = [line.replace(read, name) for line in lines]
             out.append(f"{name} = {read}")
     return [*out, *lines]
-
-
-def step_title(step: Step, fused: Sequence[str]) -> str:
-    """What a kernel does, for its comment and the report."""
-    names = list(fused)
-    shape = "x".join(str(s.timed) for s in step.outputs[0].shape) or "scalar"
-    return f"{' + '.join(names)}  ->  {shape}"

@@ -60,9 +60,19 @@ static inline void pack(const float* b, int64_t step_k, int64_t step_n, int64_t 
         for (int64_t k = 0; k < depth; ++k) panel[k * WIDTH + n] = b[k * step_k + n * step_n];
 }}
 
+// Where the vectors of step k begin: in a packed panel, or at the taps of a filter over an image.
+template <int64_t WIDTH>
+struct Packed {{
+    int64_t operator()(int64_t k) const {{ return k * WIDTH; }}
+}};
+struct Taps {{
+    const int64_t* taps;
+    int64_t operator()(int64_t k) const {{ return taps[k]; }}
+}};
+
 // ROWS x VECTORS accumulators in registers; the vectors of step k begin at panel + offset(k).
 template <int64_t ROWS, int64_t VECTORS, typename Offset>
-static inline void accumulate(const float* a, int64_t step_m, int64_t step_k, const float* panel, Offset offset,
+__attribute__((noinline)) static void accumulate(const float* a, int64_t step_m, int64_t step_k, const float* panel, Offset offset,
                               int64_t begin, int64_t end, float* out, int64_t step_out) {{
     Vector sums[ROWS][VECTORS] = {{}};
     for (int64_t k = begin; k < end; ++k) {{
@@ -105,6 +115,27 @@ static inline void tile(const float* a, int64_t step_m, int64_t step_k, const fl
         for (; r < rows; ++r)
             accumulate<1, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
     }}
+}}
+
+__attribute__((noinline)) static void pack_any(const float* b, int64_t step_k, int64_t step_n, int64_t depth, int64_t columns, float* panel) {{
+    if (columns > 2 * LANES) pack<3>(b, step_k, step_n, depth, columns, panel);
+    else if (columns > LANES) pack<2>(b, step_k, step_n, depth, columns, panel);
+    else pack<1>(b, step_k, step_n, depth, columns, panel);
+}}
+
+// Returns the distance between the rows of the finished tile.
+__attribute__((noinline)) static int64_t tile_any(const float* a, int64_t step_m, int64_t step_k, const float* panel, int64_t depth,
+                               int64_t rows, int64_t columns, float* out) {{
+    if (columns > 2 * LANES) {{
+        tile<3>(a, step_m, step_k, panel, Packed<3 * LANES>{{}}, depth, rows, out, 3 * LANES);
+        return 3 * LANES;
+    }}
+    if (columns > LANES) {{
+        tile<2>(a, step_m, step_k, panel, Packed<2 * LANES>{{}}, depth, rows, out, 2 * LANES);
+        return 2 * LANES;
+    }}
+    tile<1>(a, step_m, step_k, panel, Packed<LANES>{{}}, depth, rows, out, LANES);
+    return LANES;
 }}
 """
 

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.codegen._constructor import constructor
-from kernelwright.codegen._forward import ForwardWriter, step_title
-from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._ir import Program, Value
-from kernelwright.codegen._kernel import Function, NestWriter, _fused
-from kernelwright.codegen._lower import lower
-from kernelwright.codegen._math import math_library
-from kernelwright.codegen._partition import KeepInTorch, Partition, Step, in_place, partition, root
+from kernelwright.codegen._constructor import Constructor, constructor
+from kernelwright.codegen._cost import plan_cost
+from kernelwright.codegen._forward import ForwardWriter
 from kernelwright.codegen._gemm_library import gemm_blocks
-from kernelwright.codegen._products import conv_function, gemm_function, own_products
+from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._kernel import Function, NestWriter, fused_operators
+from kernelwright.codegen._math import math_library
+from kernelwright.codegen._partition import Step
+from kernelwright.codegen._plan import OWN_KINDS, Plan, fold_biases, make_plan
+from kernelwright.codegen._products import conv_function, gemm_function
+from kernelwright.codegen._schedule import CHOICES, CONSTANTS, complete, relevant
 from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
 
-_HEADER = """#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-#include <vector>
-"""
+_HEADERS = ("algorithm", "cmath", "cstdint", "omp.h", "type_traits", "vector")
+_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+_RECIPROCAL_FLAGS = ("-freciprocal-math", "-fno-signed-zeros")
+_SHORT = {
+    "_native_batch_norm_legit_no_training": "batch_norm", "native_layer_norm": "layer_norm", "cross_entropy_loss": "cross_entropy",
+    "linalg_vector_norm": "norm", "_softmax": "softmax", "_log_softmax": "log_softmax", "masked_fill": "mask",
+    "scaled_dot_product_attention": "attention", "conv2d": "conv", "convolution": "conv",
+}  # fmt: skip
+_MINOR = {"add", "sub", "mul", "div", "where", "mask", "bitwise_not", "sum", "mean", "eq", "ne", "pow", "expand", "to"}
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,10 @@ class Generated:
 
     Attributes:
         source: the complete Python file.
-        knobs: the schedule that was used, completed by defaults.
-        report: one entry per step: ``kind``, ``name``, ``ops`` (what was fused) and ``why`` where it stayed in torch.
-        bytes_moved: memory that one call of the timed variant must read and write, in bytes.
+        knobs: the schedule that was used: every choice that matters to this graph.
+        report: one entry per step in execution order: ``kind``, ``name`` (of the C++ function, or the library call),
+            ``ops`` (the PyTorch operators in it), ``why`` (the reason where it stayed in torch), ``bytes``, ``flops``.
+        bytes_moved: memory that the steps of the timed variant read and write, in bytes.
         flops: floating-point operations of one call of the timed variant.
     """
 
@@ -46,117 +51,171 @@ class Generated:
     flops: int
 
 
-@dataclass
-class Plan:
-    """A lowered and partitioned graph."""
-
-    program: Program
-    steps: list[Step]
-    options: Mapping[str, Any]
-    reasons: dict[Value, str] = field(default_factory=dict)
-
-
-def plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
-    """Lower and partition; operators that turn out not to fit are left to torch."""
-    keep = frozenset({"scaled_dot_product_attention"} if options.get("attention") == "library" else ())
-    for _ in range(len(graph.nodes) + 1):
-        program = lower(graph, keep)
-        try:
-            parts: Partition = partition(program, options)
-        except KeepInTorch as refused:
-            keep |= {refused.node}
-            continue
-        results = {root(o) for o in program.outputs}
-        if options.get("in_place", True):
-            parts.steps = own_products(parts.steps, program, options)
-            in_place(parts.steps, results.__contains__)
-        return Plan(program, parts.steps, options, parts.reasons)
-    raise CodegenError("the graph cannot be partitioned", hint="report this graph; it is a bug of the generator")
-
-
 def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) -> Generated:
-    options = {"gemm": "own", "conv": "own", **(schedule or {})}
-    made = plan(graph, options)
-    forward = ForwardWriter(made.program)
-    functions: list[Function] = []
-    for step in made.steps:
-        if step.kind == "nest" and step.nest is not None:
-            fused = _fused(step.nest)
-            name = _function_name(fused, [f.name for f in functions])
-            writer = NestWriter(step.nest, name, step_title(step, fused), step.alias, options)
-            function = writer.write()
-            functions.append(function)
-            for value in step.outputs:
-                if value in step.alias:
-                    forward.variables[value] = forward.variables[step.alias[value]]
-                else:
-                    forward.allocate(value)
-            forward.call(function)
-        elif step.kind in ("own_matmul", "own_conv"):
-            value = step.values[0]
-            fused = _fused(step.epilogue) if step.epilogue else []
-            name = _function_name(
-                [value.op, *(f for f in fused if f not in (value.origin[1].split(".")[0],))],
-                [f.name for f in functions],
-            )
-            title = step_title(step, [value.origin[1].split(".")[0], *fused])
-            make2 = gemm_function if step.kind == "own_matmul" else conv_function
-            function = make2(step, name, title, graph.variants, options)
-            functions.append(function)
-            for value in step.outputs:
-                forward.allocate(value)
-            forward.call(function)
-        elif step.kind in ("pool", "scan"):
-            value = step.values[0]
-            name = _function_name([value.name], [f.name for f in functions])
-            title = step_title(step, [value.origin[1].split(".")[0]])
-            make = pool_function if step.kind == "pool" else scan_function
-            function = make(value, name, title, graph.variants)
-            functions.append(function)
-            forward.allocate(value)
-            forward.call(function)
+    """Write a candidate file.
+
+    Args:
+        graph: the captured problem.
+        schedule: choices out of :func:`schedule_space`; what it doesn't name has its default.
+
+    Raises:
+        CodegenError: the schedule has an unknown choice, or the graph has no candidate.
+    """
+    options = complete(schedule or {})
+    plan = make_plan(graph, options)
+    fold_biases(plan)
+    emitter = _Emitter(graph, plan, options)
+    for step in plan.steps:
+        emitter.step(step)
+    names = relevant(graph)
+    costs = plan_cost(plan)
+    report = [{**entry, "bytes": region["bytes_read"] + region["bytes_written"], "flops": region["flops"]}
+              for entry, region in zip(emitter.report, costs["regions"], strict=True)]  # fmt: skip
+    if not emitter.functions:
+        report.append({"kind": "note", "name": "", "ops": [], "why": "nothing here to fuse", "bytes": 0, "flops": 0})
+    knobs = {name: options[name] for name in names}
+    return Generated(emitter.file(names), knobs, tuple(report), costs["bytes_moved"], costs["flops"])
+
+
+class _Emitter:
+    """Writes the steps of a plan, and then the file around them."""
+
+    def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
+        self.graph, self.plan, self.options = graph, plan, options
+        self.forward = ForwardWriter(plan.program)
+        self.functions: list[Function] = []
+        self.report: list[dict[str, Any]] = []
+        self.kinds: set[str] = set()
+
+    def step(self, step: Step) -> None:
+        """One step: its C++ function if it has one, and its lines of ``forward``."""
+        self.kinds.add(step.kind)
+        if step.kind not in OWN_KINDS:
+            self._library(step)
+            return
+        operators = self._operators(step)
+        name = self._name(operators)
+        title = f"{' + '.join(operators)}: {_shape(step)}"
+        writers: dict[str, Callable[[], Function]] = {
+            "nest": lambda: self._nest(step, name, title),
+            "pool": lambda: pool_function(step.values[0], name, title, self.graph.variants),
+            "scan": lambda: scan_function(step.values[0], name, title, self.graph.variants),
+            "own_matmul": lambda: gemm_function(step, name, title, self.graph.variants, self.options),
+            "own_conv": lambda: conv_function(step, name, title, self.graph.variants, self.options),
+        }
+        function = writers[step.kind]()
+        self.functions.append(function)
+        for value in step.outputs:
+            if value in step.alias:
+                self.forward.variables[value] = self.forward.variables[step.alias[value]]
+            else:
+                self.forward.allocate(value)
+        self.forward.call(function)
+        self.report.append({"kind": step.kind, "name": name, "ops": operators, "why": ""})
+
+    def _nest(self, step: Step, name: str, title: str) -> Function:
+        assert step.nest is not None
+        return NestWriter(step.nest, name, title, step.alias, self.options).write()
+
+    def _operators(self, step: Step) -> list[str]:
+        names = [] if step.kind == "nest" else [step.values[0].origin[1].split(".")[0]]
+        for nest in (step.nest, step.epilogue):
+            names += fused_operators(nest) if nest is not None else []
+        return list(dict.fromkeys(_SHORT.get(n, n) for n in names))
+
+    def _name(self, operators: list[str]) -> str:
+        major = [o for o in operators if o not in _MINOR] or operators
+        base = name = "_".join(o.strip("_") for o in major[:3]) or "kernel"
+        n = 2
+        while any(f.name == name for f in self.functions):
+            name, n = f"{base}_{n}", n + 1
+        return name
+
+    def _library(self, step: Step) -> None:
+        value = step.values[0]
+        if step.kind == "matmul":
+            self.forward.matmul(value, step.bias)
+        elif step.kind == "conv":
+            self.forward.conv(value, step.bias)
+        elif step.kind == "item":
+            self.forward.item(value)
         else:
-            getattr(forward, step.kind)(step.values[0])
-    source = _file(graph, made, forward, functions)
-    return Generated(source, options, (), 0, 0)
+            self.forward.extern(value)
+        for output in step.outputs:
+            self.forward.variables[output] = self.forward.variables[value]
+        operator = value.origin[1]
+        why = self.plan.kept.get(value.origin[0]) or value.attrs.get("reason") or "left to the library by choice"
+        self.report.append({"kind": "torch", "name": operator, "ops": [operator.split(".")[0]], "why": why})
+
+    # ------------------------------------------------------------------------------------------ the file
+
+    def file(self, names: tuple[str, ...]) -> str:
+        """The text of the candidate file."""
+        made = constructor(self.graph.module_source)
+        body = self.forward.body(self.plan.program.outputs, self.graph.structure)
+        text = "\n".join(body)
+        imports = _imports(made, text, bool(self.functions))
+        parts = ["\n".join(imports)]
+        if self.functions:
+            parts += [self._knobs(names), self._source(), self._build(names)]
+        if self.forward.constants:
+            parts.append("\n".join(self.forward.constants))
+        if made.helpers:
+            parts.append("\n" + made.helpers)
+        parts.append("\n" + self._class(made, body))
+        return "\n\n".join(parts) + "\n"
+
+    def _knobs(self, names: tuple[str, ...]) -> str:
+        constants = [n for n in CONSTANTS if n in names]
+        lines = [f"    {n!r}: {list(CHOICES[n])}," for n in constants]
+        values = [f"{n} = {self.options[n]!r}" for n in constants]
+        return "\n".join(["KNOBS = {", *lines, "}", *values])
+
+    def _source(self) -> str:
+        code = "\n".join(f.text for f in self.functions)
+        library = math_library(code)
+        if self.kinds & {"own_matmul", "own_conv"}:
+            library += gemm_blocks(str(self.options["tile"]))
+        headers = "".join(f"#include <{h}>\n" for h in _HEADERS if _wants(h, library + code))
+        return f"SOURCE = r'''\n{headers}{library}\n{code}'''"
+
+    def _build(self, names: tuple[str, ...]) -> str:
+        flags = [*_FLAGS, *(_RECIPROCAL_FLAGS if self.options["reciprocal_math"] else ())]
+        listed = ", ".join(f'"{f}"' for f in flags) + ', f"-mprefer-vector-width={VECTOR_BITS}"'
+        defines = []
+        if "BLOCK" in names:
+            defines.append('"BLOCK": BLOCK')
+        if "GROUP_KB" in names and "own_matmul" in self.kinds:
+            defines.append('"GROUP_FLOATS": GROUP_KB * 256')
+        return (
+            f"FLAGS = ({listed})\n"
+            f'lib = cpp(SOURCE, defines={{{", ".join(defines)}}}, flags=FLAGS + (("-funroll-loops",) if UNROLL else ()))'
+        )
+
+    def _class(self, made: Constructor, body: list[str]) -> str:
+        lines = [f"class ModelNew({made.bases or 'nn.Module'}):"]
+        if made.init:
+            lines += [made.init, ""]
+        lines.append(f"    def forward(self, {', '.join(self.graph.forward_parameters)}):")
+        lines += ["        " + line for line in body]
+        return "\n".join(lines)
 
 
-def _function_name(fused: list[str], taken: list[str]) -> str:
-    name = "_".join(n.strip("_") for n in fused[:3]) or "kernel"
-    base, n = name, 2
-    while name in taken:
-        name, n = f"{base}_{n}", n + 1
-    return name
+def _imports(made: Constructor, body: str, kernels: bool) -> list[str]:
+    lines = ["import math"] if "math." in body and "import math" not in made.imports else []
+    lines.append("import torch")
+    if "F." in body:
+        lines.append("import torch.nn.functional as F")
+    lines.append("from torch import nn")
+    lines += [i for i in made.imports if i not in lines]
+    return [*lines, "", "from kernelwright.inline import cpp"] if kernels else lines
 
 
-def _file(graph: Graph, made: Plan, forward: ForwardWriter, functions: list[Function]) -> str:
-    made_init = constructor(graph.module_source)
-    body = forward.body(made.program.outputs, graph.structure)
-    code = "\n".join(f.text for f in functions)
-    library = math_library(code)
-    if any(step.kind in ("own_matmul", "own_conv") for step in made.steps):
-        library += gemm_blocks(str(made.options.get("tile", "8x3")))
-    lines = ["import math", "import torch", "import torch.nn.functional as F", "from torch import nn"]
-    lines += [i for i in made_init.imports if i not in lines]
-    lines += [
-        "",
-        "from kernelwright.inline import cpp",
-        "",
-        "KNOBS = {'BLOCK': [64, 128, 256, 512, 1024]}",
-        "BLOCK = 256",
-        "",
-    ]
-    lines += [f"SOURCE = r'''{_HEADER}{library}\n{code}'''", ""]
-    lines += [
-        "lib = cpp(SOURCE, defines={'BLOCK': BLOCK}, flags=('-fno-math-errno', '-fno-trapping-math', '-mprefer-vector-width=512'))",
-        "",
-    ]
-    lines += forward.constants
-    if made_init.helpers:
-        lines += ["", made_init.helpers]
-    lines += ["", "", f"class ModelNew({made_init.bases or 'nn.Module'}):"]
-    if made_init.init:
-        lines += [made_init.init, ""]
-    lines += [f"    def forward(self, {', '.join(graph.forward_parameters)}):"]
-    lines += ["        " + line for line in body]
-    return "\n".join(lines) + "\n"
+def _wants(header: str, text: str) -> bool:
+    """True where the code uses something of a standard header."""
+    uses = {"omp.h": "omp_get", "type_traits": "integral_constant", "vector": "std::vector", "algorithm": "std::m"}
+    return header in ("cmath", "cstdint") or uses[header] in text or (header == "algorithm" and "std::" in text)
+
+
+def _shape(step: Step) -> str:
+    return ", ".join("x".join(str(s.timed) for s in v.shape) or "a scalar" for v in step.outputs)

@@ -15,6 +15,8 @@ from kernelwright.codegen._size import Affine, Shape, delinearise, linearise
 
 FLOATS = ("float32", "float64")
 C_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
+# Memory types: GCC 12 vectorises loads of bytes, but not of bool.
+STORED_TYPES = {**C_TYPES, "bool": "uint8_t"}
 
 # name -> C++ expression over {0}, {1}, ...; {f} is the literal suffix of the compute type.
 POINTWISE: dict[str, str] = {
@@ -92,6 +94,7 @@ class Value:
         args: operands: values, or plain numbers.
         attrs: what the operator needs besides (dims of a reduction, the index map of a view, the ATen call).
         origin: the name of the captured node that this came from, and its operator.
+        order: position in execution order.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Value:
     dtype: str
     attrs: dict[str, Any] = field(default_factory=dict)
     origin: tuple[str, str] = ("", "")
+    order: int = 0
 
     @property
     def inputs(self) -> tuple[Value, ...]:

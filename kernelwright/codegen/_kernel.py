@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kernelwright.codegen._graph import Scalar
-from kernelwright.codegen._ir import C_TYPES, POINTWISE, Value
+from kernelwright.codegen._ir import C_TYPES, POINTWISE, STORED_TYPES, Value
 from kernelwright.codegen._names import KernelSizes, atom, literal
 from kernelwright.codegen._nest import CHUNK, Expr, Nest, is_element
 from kernelwright.codegen._size import Affine, Loop, Size, product
@@ -83,6 +83,7 @@ class NestWriter:
         self.depth = 1
         self.texts: dict[Expr, str] = {}
         self.uses = _use_counts(nest)
+        self.repeated = _repeated(nest)
         self.tensors: dict[Value, str] = {}
         self.numbers: dict[Any, str] = {}
         self.pointers: dict[tuple[Value, Affine], str] = {}
@@ -139,14 +140,14 @@ class NestWriter:
         for value, expr, _ in nest.stores:
             if expr.final:
                 self.emit(f"{self._tensor(value)}[0] = {self._text(expr)};")
-        return Function(self.name, self._assemble(body), self._arguments(), _fused(nest))
+        return Function(self.name, self._assemble(body), self._arguments(), fused_operators(nest))
 
     def _assemble(self, body: list[str]) -> str:
         written = {self.alias.get(v, v) for v, _, _ in self.nest.stores}
         parameters = []
         for value, name in self.tensors.items():
             const = "" if value in written else "const "
-            parameters.append(f"{const}{C_TYPES[value.dtype]}* __restrict {name}")
+            parameters.append(f"{const}{STORED_TYPES[value.dtype]}* __restrict {name}")
         parameters += [f"int64_t {n}" for n in self.sizes.arguments.values()]
         parameters += [f"float {n}" for n in self.numbers.values()]
         linkage = 'extern "C"'
@@ -592,7 +593,8 @@ class NestWriter:
     def _give_place(self, expr: Expr) -> None:
         nest = self.nest
         for value, stored, position in nest.stores:
-            taken = any(place == f"store:{value.name}" for place in self.cached.values())
+            holders = [e for e, place in self.cached.items() if place == f"store:{value.name}"]
+            taken = any(self._needed_after(expr.stage, lambda e, h=h: e is h, {*self.cached, expr}) for h in holders)
             fits = value.dtype == expr.value.dtype and is_element(nest, stored) and self._overwritable(value, expr)
             if fits and not taken and stored is not expr and stored.stage > expr.stage and self._whole_row(position):
                 self.cached[expr] = f"store:{value.name}"
@@ -611,15 +613,20 @@ class NestWriter:
         source = self.alias.get(value)
         if source is None:
             return True
-        later = [e.args[0] for e in self.nest.order if e.kind == "reduce" and e.args[0].stage > expr.stage]
-        stack = later + [e for _, e, _ in self.nest.stores if e.stage > expr.stage]
+        kept = {*self.cached, expr}
+        return not self._needed_after(expr.stage, lambda e: e.kind == "load" and e.value is source, kept)
+
+    def _needed_after(self, stage: int, wanted: Callable[[Expr], bool], kept: Collection[Expr] | None = None) -> bool:
+        """True where a pass after ``stage`` still needs an expression that ``wanted`` describes."""
+        stack = [e.args[0] for e in self.nest.order if e.kind == "reduce" and e.args[0].stage > stage]
+        stack += [e for _, e, _ in self.nest.stores if e.stage > stage]
         while stack:
             current = stack.pop()
-            if current.kind == "load" and current.value is source:
-                return False
-            if current not in self.cached and current is not expr and is_element(self.nest, current):
+            if wanted(current):
+                return True
+            if current not in (self.cached if kept is None else kept) and is_element(self.nest, current):
                 stack += current.operands
-        return True
+        return False
 
     def _whole_row(self, position: Affine) -> bool:
         """True where every element of the row's work has its own place at ``position``."""
@@ -673,7 +680,7 @@ class NestWriter:
             if base:
                 name = self.fresh(f"{self._tensor(value)}_row")
                 const = "" if value in written else "const "
-                self.emit(f"{const}{C_TYPES[value.dtype]}* {name} = {self._tensor(value)} + {base};")
+                self.emit(f"{const}{STORED_TYPES[value.dtype]}* {name} = {self._tensor(value)} + {base};")
                 self.pointers[value, position] = name
             else:
                 self.pointers[value, position] = self._tensor(value)
@@ -744,6 +751,9 @@ class NestWriter:
 
     def _statement(self, expr: Expr, uses: int = 2) -> None:
         text = self._compose(expr)
+        if expr in self.repeated and not re.fullmatch(r"\w+", text):
+            self._bind(expr, text)
+            return
         limit = 44 if expr.kind == "op" else 60
         ternary = "?" in text and expr.kind == "op"
         squares = expr.value.op == "square" and expr.kind == "op"
@@ -770,7 +780,8 @@ class NestWriter:
         """The C++ expression of a value from its operands' texts."""
         value = expr.value
         if expr.kind == "load" and expr.position is not None:
-            return self._element(value, expr.position)
+            text = self._element(value, expr.position)
+            return f"({text} != 0)" if value.dtype == "bool" else text
         if expr.kind == "iota" and expr.position is not None:
             variables = {**self.outer_vars, **self.inner_vars}
             text = self.sizes.affine(expr.position, variables, offset=True) or "0"
@@ -859,6 +870,22 @@ def _use_counts(nest: Nest) -> dict[Expr, int]:
     return counts
 
 
+def _repeated(nest: Nest) -> set[Expr]:
+    """Operands that get a name of their own: a consumer writes them twice, or selects between them.
+
+    A load inside a branch of a selection would become a masked load, and then the loop is not vectorised.
+    """
+    found: set[Expr] = set()
+    for expr in nest.order:
+        if expr.kind == "op" and expr.value.op in POINTWISE:
+            template = POINTWISE[expr.value.op]
+            for position, arg in enumerate(expr.args):
+                twice = template.count(f"{{{position}}}") > 1 or (expr.value.op == "where" and position > 0)
+                if isinstance(arg, Expr) and twice:
+                    found.add(arg)
+    return found
+
+
 def _heavy(nest: Nest, expr: Expr) -> bool:
     """True where computing the value again costs more than keeping it: 8 flops, or two streams from memory."""
     cost, loads = 0, 0
@@ -874,7 +901,8 @@ def _heavy(nest: Nest, expr: Expr) -> bool:
     return cost >= 8 or loads >= 2
 
 
-def _fused(nest: Nest) -> list[str]:
+def fused_operators(nest: Nest) -> list[str]:
+    """The PyTorch operators that a nest computes."""
     names: dict[str, None] = {}
     for expr in nest.order:
         if expr.kind != "load" and expr.value.origin[1]:

@@ -649,17 +649,18 @@ def _rms_norm(
 def _group_norm(
     b: Builder,
     x: Value,
-    groups: int,
+    groups: int | Size,
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
     *_: Any,
 ) -> Value:
+    count = b.size(groups)
     batch, channels = x.shape[0], x.shape[1]
-    per_group, space = channels // groups, product(x.shape[2:], b.variants)
-    grouped = b.reshape(x, [batch, b.const(groups), per_group, space])
-    scale = None if weight is None else b.reshape(weight, [b.const(groups), per_group, b.const(1)])
-    shift = None if bias is None else b.reshape(bias, [b.const(groups), per_group, b.const(1)])
+    per_group, space = channels // count, product(x.shape[2:], b.variants)
+    grouped = b.reshape(x, [batch, count, per_group, space])
+    scale = None if weight is None else b.reshape(weight, [count, per_group, b.const(1)])
+    shift = None if bias is None else b.reshape(bias, [count, per_group, b.const(1)])
     normalised, _, _ = _normalised(b, grouped, [2, 3], eps)
     return b.reshape(_affine(b, normalised, scale, shift), x.shape)
 

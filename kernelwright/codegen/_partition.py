@@ -26,6 +26,7 @@ class Step:
         nest: the analysed loops of a generated step.
         alias: outputs that are written over a fresh result of the library.
         epilogue: for a matrix product of ours, the nest that runs on its tiles while they are in cache.
+        bias: of a library product: the vector that the library adds.
         region: the values of a nest with the views between them, for analysing it again.
     """
 
@@ -36,6 +37,7 @@ class Step:
     alias: dict[Value, Value] = field(default_factory=dict)
     epilogue: Nest | None = None
     region: set[Value] = field(default_factory=set)
+    bias: Value | None = None
 
     @property
     def reads(self) -> set[Value]:

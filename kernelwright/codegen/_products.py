@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.codegen._ir import C_TYPES, Index, Program, Value, through_view
+from kernelwright.codegen._ir import STORED_TYPES, Index, Program, Value, through_view
 from kernelwright.codegen._kernel import Argument, Function, NestWriter
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._nest import Nest, NotFusible, analyse, is_element
@@ -169,7 +169,7 @@ def _signature(name: str, arguments: Sequence[Argument], written: set[Value]) ->
     for argument in arguments:
         if argument.kind == "tensor":
             const = "" if argument.value in written else "const "
-            parts.append(f"{const}{C_TYPES[argument.value.dtype]}* __restrict {argument.name}")
+            parts.append(f"{const}{STORED_TYPES[argument.value.dtype]}* __restrict {argument.name}")
         else:
             parts.append(("int64_t " if argument.kind == "size" else "float ") + argument.name)
     head = f'extern "C" void {name}({", ".join(parts)}) {{'
@@ -188,36 +188,44 @@ def _operands(pairs: Sequence[tuple[str, Value]], tail: _Tail) -> tuple[list[Arg
     return arguments, names
 
 
+_RESERVED = tuple(
+    "a b packed acc row begin count group block blocks panels vectors panel_size share batch job first last p i r width "
+    "first_row last_row tile_rows m n depth taps image height plane channel pitch positions position stop filters f y x c "
+    "sums left right from to image_in filters_in stride_h stride_w pad_h pad_w out_height out_width".split()
+)
 _GEMM = """
 {helper}// {title}
+// Panels of B are packed a group at a time (a group stays in L2); tiles of rows then run over the group's panels.
 {signature}
     const int64_t vectors = ({n} + LANES - 1) / LANES, panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
-    const int64_t blocks = ({m} + {block} - 1) / {block};
+    const int64_t panel_size = {depth} * TILE_VECTORS * LANES;
+    const int64_t group = std::max<int64_t>(1, std::min(panels, GROUP_FLOATS / panel_size));
+    const int64_t share = ({m} + omp_get_max_threads() - 1) / omp_get_max_threads();
+    const int64_t block = std::max<int64_t>(64, std::min<int64_t>(1024, share)), blocks = ({m} + block - 1) / block;
+    auto first_column = [&](int64_t panel) {{ return std::min<int64_t>(panel * vectors / panels * LANES, {n}); }};
     #pragma omp parallel if ({work} > 262144)
     {{
-        std::vector<float> panel({depth} * TILE_VECTORS * LANES);
+        std::vector<float> packed(group * panel_size);
         alignas(64) float acc[TILE_ROWS * TILE_VECTORS * LANES];
         #pragma omp for schedule(static)
         for (int64_t job = 0; job < {jobs}; ++job) {{
-            const int64_t column = job % panels, first_row = job / panels % blocks * {block};
-            {decode}const int64_t last_row = std::min<int64_t>(first_row + {block}, {m});
-            const int64_t begin = column * vectors / panels * LANES;
-            const int64_t end = std::min<int64_t>((column + 1) * vectors / panels * LANES, {n});
-            auto columns = [&](auto constant) {{
-                constexpr int64_t VECTORS = constant, WIDTH = VECTORS * LANES;
-                pack<VECTORS>({b} + {b_offset}begin * {b_n}, {b_k}, {b_n}, {depth}, end - begin, panel.data());
+            {decode}const int64_t first_row = job % blocks * block, last_row = std::min<int64_t>(first_row + block, {m});
+            for (int64_t first = 0; first < panels; first += group) {{
+                const int64_t last = std::min(first + group, panels);
+                for (int64_t p = first; p < last; ++p) {{
+                    const int64_t begin = first_column(p), count = first_column(p + 1) - begin;
+                    pack_any({b} + {b_offset}begin * {b_n}, {b_k}, {b_n}, {depth}, count, packed.data() + (p - first) * panel_size);
+                }}
                 for (int64_t i = first_row; i < last_row; i += TILE_ROWS) {{
-                    const int64_t rows = std::min(TILE_ROWS, last_row - i);
-                    tile<VECTORS>({a} + {a_offset}i * {a_m}, {a_m}, {a_k}, panel.data(),
-                                  [](int64_t k) {{ return k * WIDTH; }}, {depth}, rows, acc, WIDTH);
-                    for (int64_t r = 0; r < rows; ++r) {{
-                        {call}
+                    const int64_t tile_rows = std::min(TILE_ROWS, last_row - i);
+                    for (int64_t p = first; p < last; ++p) {{
+                        const int64_t begin = first_column(p), count = first_column(p + 1) - begin;
+                        const int64_t width = tile_any({a} + {a_offset}i * {a_m}, {a_m}, {a_k},
+                                                       packed.data() + (p - first) * panel_size, {depth}, tile_rows, count, acc);
+                        for (int64_t r = 0; r < tile_rows; ++r) {call}
                     }}
                 }}
-            }};
-            if (end - begin > 2 * LANES) columns(std::integral_constant<int64_t, 3>{{}});
-            else if (end - begin > LANES) columns(std::integral_constant<int64_t, 2>{{}});
-            else columns(std::integral_constant<int64_t, 1>{{}});
+            }}
         }}
     }}
 }}
@@ -229,9 +237,9 @@ def gemm_function(step: Step, name: str, title: str, variants: int, options: Map
     value = step.values[0]
     layout = _layout(value, variants)
     assert layout is not None
-    tail = _tail(step, name, title, options, ("a", "b", "panel", "acc", "row", "begin", "end", "m", "n", "depth"))
+    tail = _tail(step, name, title, options, _RESERVED)
     arguments, names = _operands([("a", layout.left[0]), ("b", layout.right[0])], tail)
-    sizes = KernelSizes()
+    sizes = _sizes(tail)
     m, n, depth = (sizes.expr(lp.extent, t) for lp, t in ((layout.m, "m"), (layout.n, "n"), (layout.k, "depth")))
     (_, a), (_, b) = layout.left, layout.right
     batches = product([lp.extent for lp in layout.batch], variants)
@@ -245,14 +253,13 @@ def gemm_function(step: Step, name: str, title: str, variants: int, options: Map
     row = f"batch * {m} + i + r" if layout.batch else "i + r"
     fields = {
         "helper": tail.helper, "title": title, "m": m, "n": n, "depth": depth, "decode": decode,
-        "block": str(options.get("M_BLOCK", 512)),
-        "jobs": ("" if count == "1" else f"{count} * ") + "blocks * panels",
+        
+        "jobs": ("" if count == "1" else f"{count} * ") + "blocks",
         "work": " * ".join([*([count] if count != "1" else []), m, n, depth]),
         "a": names["a"], "b": names["b"], "a_offset": offset(a), "b_offset": offset(b),
         "a_m": sizes.expr(a.coefficient(layout.m), "a_row"), "a_k": sizes.expr(a.coefficient(layout.k), "a_step"),
         "b_k": sizes.expr(b.coefficient(layout.k), "b_row"), "b_n": sizes.expr(b.coefficient(layout.n), "b_step"),
-        "call": tail.call.format(acc="acc + r * WIDTH", row=f"({row})" if step.epilogue is None else row,
-                                 begin="begin", count="(end - begin)" if step.epilogue is None else "end - begin", columns=n),
+        "call": tail.call.format(acc="acc + r * width", row=f"({row})" if step.epilogue is None else row, begin="begin", count="count", columns=n),
     }  # fmt: skip
     return _finished(_GEMM, fields, name, step, arguments, tail, sizes)
 
@@ -261,7 +268,7 @@ def _decoded(loops: Sequence[Loop], sizes: KernelSizes) -> tuple[dict[Loop, str]
     """Variables of the batch loops, and the statements that compute them."""
     if not loops:
         return {}, ""
-    lines = ["const int64_t batch = job / (panels * blocks);"]
+    lines = ["const int64_t batch = job / blocks;"]
     if len(loops) == 1:
         return {loops[0]: "batch"}, lines[0] + "\n            "
     variables, rest = {}, "batch"
@@ -284,26 +291,16 @@ def _finished(
     sizes: KernelSizes,
 ) -> Function:
     """Fill a template, with the arguments of the product and those of its epilogue."""
-    known = {a.value: a.name for a in tail.arguments if a.kind == "size"}
-    everything = [*arguments, *tail.arguments]
-    text = {k: v for k, v in fields.items()}
-    for size, own in sizes.arguments.items():
-        if size in known:
-            text = {
-                k: _renamed(v, own, known[size]) if k not in ("helper", "title", "call") else v for k, v in text.items()
-            }
-            text["call"] = text["call"]
-        else:
-            everything.append(Argument("size", own, size))
-    written = set(step.outputs)
-    text["signature"] = _signature(name, everything, written)
-    return Function(name, template.format(**text), everything)
+    everything = [*arguments, *tail.arguments, *(Argument("size", n, s) for s, n in sizes.arguments.items())]
+    signature = _signature(name, everything, set(step.outputs))
+    return Function(name, template.format(signature=signature, **fields), everything)
 
 
-def _renamed(text: str, old: str, new: str) -> str:
-    import re
-
-    return re.sub(rf"\b{re.escape(old)}\b", new, text)
+def _sizes(tail: _Tail) -> KernelSizes:
+    """The sizes of a driver; those that its epilogue takes anyway are known by their names there."""
+    sizes = KernelSizes()
+    sizes.derived = {a.value: a.name for a in tail.arguments if a.kind == "size"}
+    return sizes
 
 
 _CONV = """
@@ -342,13 +339,13 @@ _CONV = """
             for (int64_t position = 0; position < positions; position += WIDTH) {{
                 const int64_t stop = std::min(position + WIDTH, positions);
                 for (int64_t f = 0; f < {filters}; f += TILE_ROWS) {{
-                    const int64_t rows = std::min<int64_t>(TILE_ROWS, {filters} - f);
+                    const int64_t tile_rows = std::min<int64_t>(TILE_ROWS, {filters} - f);
                     tile<TILE_VECTORS>({weight} + f * depth, depth, 1, image.data() + position,
-                                       [&](int64_t k) {{ return taps[k]; }}, depth, rows, acc, WIDTH);
+                                       Taps{{taps.data()}}, depth, tile_rows, acc, WIDTH);
                     for (int64_t y = position / pitch; y * pitch < stop; ++y) {{
                         const int64_t left = std::max(y * pitch, position) - y * pitch;
                         const int64_t right = std::min(y * pitch + out_width, stop) - y * pitch;
-                        for (int64_t r = 0; r < rows && left < right; ++r) {{
+                        for (int64_t r = 0; r < tile_rows && left < right; ++r) {{
                             const float* sums = acc + r * WIDTH + y * pitch + left - position;
                             {call}
                         }}
@@ -365,25 +362,9 @@ def conv_function(step: Step, name: str, title: str, variants: int, options: Map
     """A convolution with its epilogue."""
     value = step.values[0]
     x, weight = value.args
-    reserved = (
-        "x",
-        "weight",
-        "taps",
-        "image",
-        "acc",
-        "height",
-        "width",
-        "row",
-        "begin",
-        "plane",
-        "channel",
-        "y",
-        "c",
-        "f",
-    )
-    tail = _tail(step, name, title, options, reserved)
+    tail = _tail(step, name, title, options, _RESERVED)
     arguments, names = _operands([("image_in", x), ("filters_in", weight)], tail)
-    sizes = KernelSizes()
+    sizes = _sizes(tail)
     texts = {
         "batches": x.shape[0], "channels": x.shape[1], "height": x.shape[2], "width": x.shape[3],
         "filters": weight.shape[0], "kernel_h": weight.shape[2], "kernel_w": weight.shape[3],

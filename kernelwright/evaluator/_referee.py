@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,13 @@ _NULL_CALLS = 200
 _NULL_WINDOWS = 5
 
 
+def _open_sandbox(settings: Settings) -> Sandbox:
+    """The sandbox of the settings, in which the packages that workers import can be seen wherever they lie."""
+    found = (importlib.util.find_spec(name) for name in ("torch", "numpy", "triton"))
+    places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
+    return open_sandbox(settings.sandbox, python_paths=sorted(places), threads=settings.threads)
+
+
 class EvaluatorPool(Protocol):
     """Whatever can judge candidates: the local referee here, many devices elsewhere."""
 
@@ -54,7 +62,7 @@ class Referee:
         self.settings = settings
         self.environment = environment(settings.threads)
         self._owns_sandbox = sandbox is None
-        self.sandbox = open_sandbox(settings.sandbox, threads=settings.threads) if sandbox is None else sandbox
+        self.sandbox = _open_sandbox(settings) if sandbox is None else sandbox
         self._cache_dir = Path(settings.cache_dir)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self._cache_dir)

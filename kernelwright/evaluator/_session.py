@@ -138,7 +138,7 @@ class ProblemSession:
                 oracle = truth.OracleSession(client, self.problem, self._settings.check_trials)
                 self._check_sets[device_class] = oracle.check_set(device_class)
             except WorkerFailed as failed:
-                raise truth.reference_error(self.problem, failed) from None
+                raise truth.reference_error(self.problem, failed, output=client.tail()) from None
             finally:
                 client.close()
                 door.close()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelwright.errors import InvalidReferenceError, MachineError
+from kernelwright.errors import InvalidReferenceError, KernelwrightError, MachineError
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
@@ -299,10 +299,17 @@ class OracleSession:
 
 
 def reference_error(
-    problem: Problem, failed: WorkerFailed, constants: Mapping[str, KnobValue] | None = None
-) -> InvalidReferenceError:
-    """What the oracle or a twin died of, as the problem's fault with its line."""
+    problem: Problem, failed: WorkerFailed, constants: Mapping[str, KnobValue] | None = None, output: str = ""
+) -> KernelwrightError:
+    """What the oracle or a twin died of: the problem's fault with its line, or the machine's where none is to be seen.
+
+    ``output`` is the tail of what the worker printed; it is what a worker that never came up has to say.
+    """
     failure = failed.failure
+    if failure.kind == "died" and failure.exit is not None and failure.exit.reason == "exit":
+        return MachineError(
+            f"the reference's worker {failure.message}", hint=output[-500:].strip() or "try: kernelwright doctor"
+        )
     where = "" if failure.line is None else f", line {failure.line}"
     variant = f" (variant {dict(constants)})" if constants else ""
     return InvalidReferenceError(

@@ -12,7 +12,7 @@ from campaign_fakes import make_evaluation, make_problem
 from kernelwright import codegen
 from kernelwright.agents import Attempt, CoderError, OfflineCoder, OfflineJudge, Peaks, StepContext, Workbench, place
 from kernelwright.errors import UsageError
-from kernelwright.records import Status
+from kernelwright.records import Profile, Status
 from kernelwright.sandbox import WorkerFailed
 
 PROBLEM = make_problem()
@@ -121,6 +121,15 @@ def test_the_bound_decides_what_is_tried_first(toy, latency_ms, flops, bound, kn
 def test_a_tiny_kernel_is_bound_by_latency(toy):
     toy.bytes_least = 1000
     assert Loop(lambda action: {"latency_ms": 0.005}).round().advice.bottleneck.startswith("latency")
+
+
+def test_a_profile_knows_the_bound_better_than_the_roofline():
+    profile = Profile(rung="callgrind", bound="compute")
+    advice = Loop(lambda action: {"latency_ms": 0.16, "profile": profile}).round().advice
+    assert advice.bottleneck.startswith("compute")
+    unknown = Profile(rung="none")
+    advice = Loop(lambda action: {"latency_ms": 0.16, "profile": unknown}).round().advice
+    assert advice.bottleneck.startswith("memory")
 
 
 def test_the_coder_does_what_was_advised_on_the_best_schedule():

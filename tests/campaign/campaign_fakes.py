@@ -18,6 +18,7 @@ from kernelwright.records import (
     Evaluation,
     Interval,
     Problem,
+    Profile,
     Speedup,
     Stage,
     Status,
@@ -83,6 +84,7 @@ def make_evaluation(
     refused_by_confirmation: bool = False,
     latency_ms: float = 0.5,
     sandbox: tuple[str, ...] = LAYERS,
+    profile: Profile | None = None,
 ) -> Evaluation:
     """An evaluation as the referee would make it."""
     passed = status is Status.PASSED
@@ -117,6 +119,7 @@ def make_evaluation(
         timing=timing if timed else None,
         environment=ENVIRONMENT.id,
         sandbox=sandbox,
+        profile=profile,
         seconds={"build": 0.1},
     )
     phase = "confirm" if confirmed else "search"

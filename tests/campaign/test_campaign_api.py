@@ -26,7 +26,7 @@ def from_reference(model, names=None):
 """
 
 
-@pytest.fixture()
+@pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     register_scripted_roles()
     return Settings(

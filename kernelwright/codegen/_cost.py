@@ -1,0 +1,102 @@
+"""Bytes and flops of a graph, step by step: for the bound class, the roofline and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._ir import Value
+from kernelwright.codegen._nest import Nest, is_element
+from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._plan import Plan, make_plan
+from kernelwright.codegen._schedule import complete
+
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bool": 1}
+
+
+def count(value: Value) -> int:
+    """Elements of a value in the timed variant."""
+    total = 1
+    for size in value.shape:
+        total *= size.timed
+    return total
+
+
+def size_bytes(value: Value) -> int:
+    """Bytes of a value in the timed variant."""
+    return count(value) * _BYTES.get(value.dtype, 4)
+
+
+def step_bytes(step: Step) -> tuple[int, int]:
+    """Bytes that a step reads and writes."""
+    read = sum(size_bytes(v) for v in step.reads if v.op not in ("full", "iota"))
+    return read, sum(size_bytes(v) for v in step.outputs)
+
+
+def step_flops(step: Step) -> int:
+    """Floating-point operations of a step, roughly."""
+    total = 0
+    for value in step.values:
+        if value.op == "matmul":
+            total += 2 * count(value) * value.args[0].shape[-1].timed
+        elif value.op == "conv":
+            weight = value.args[1]
+            total += 2 * count(value) * count(weight) // max(weight.shape[0].timed, 1)
+        elif value.op == "pool":
+            kernel = value.attrs["kernel"]
+            total += count(value) * kernel[0].timed * kernel[1].timed
+        elif value.op == "scan":
+            total += count(value)
+    for nest in (step.nest, step.epilogue):
+        total += _nest_flops(nest) if nest is not None else 0
+    return total
+
+
+def _nest_flops(nest: Nest) -> int:
+    volume = nest.volume().timed
+    rows = 1
+    for loop in nest.outer:
+        rows *= loop.extent.timed
+    return sum(
+        (e.value.cost or 0) * (volume if is_element(nest, e) or e.kind == "reduce" else rows) for e in nest.order
+    )
+
+
+def plan_cost(plan: Plan) -> dict[str, Any]:
+    """See :func:`cost`."""
+    regions = []
+    for step in plan.steps:
+        read, written = step_bytes(step)
+        flops = step_flops(step)
+        regions.append(
+            {
+                "kind": step.kind,
+                "outputs": [v.name for v in step.outputs],
+                "bytes_read": read,
+                "bytes_written": written,
+                "flops": flops,
+                "intensity": flops / max(read + written, 1),
+            }
+        )
+    memory = {v for v in plan.program.values if v.op == "leaf"} | {root(o) for o in plan.program.outputs}
+    least = sum(size_bytes(v) for v in memory)
+    moved = sum(r["bytes_read"] + r["bytes_written"] for r in regions)
+    flops = sum(r["flops"] for r in regions)
+    return {
+        "bytes_least": least,
+        "bytes_moved": moved,
+        "flops": flops,
+        "intensity": flops / max(least, 1),
+        "regions": regions,
+    }
+
+
+def cost(graph: Graph) -> dict[str, Any]:
+    """What the timed variant must move and compute.
+
+    Returns:
+        ``bytes_least`` (every input read and every output written once), ``bytes_moved`` (what the default schedule's
+        steps read and write), ``flops``, ``intensity`` (flops per byte of ``bytes_least``), and ``regions``: the same
+        for each step.
+    """
+    return plan_cost(make_plan(graph, complete({})))

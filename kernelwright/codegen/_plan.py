@@ -1,0 +1,106 @@
+"""From a graph and a schedule to an ordered list of steps: what is generated, what stays in the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._lower import lower
+from kernelwright.codegen._partition import KeepInTorch, Step, in_place, partition, root
+from kernelwright.codegen._products import own_products
+
+OWN_KINDS = ("nest", "pool", "scan", "own_matmul", "own_conv")
+
+
+@dataclass
+class Plan:
+    """A lowered and partitioned graph.
+
+    Attributes:
+        reasons: why a value was not fused with its producers.
+        kept: captured nodes that were left to torch although they have a lowering, and why.
+    """
+
+    program: Program
+    steps: list[Step]
+    reasons: dict[Value, str]
+    kept: dict[str, str]
+
+
+def make_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
+    """Lower and partition a graph; operators that turn out not to fit into a loop nest are left to torch.
+
+    Raises:
+        CodegenError: the graph cannot be partitioned at all (a bug of the generator).
+    """
+    by_choice = {"scaled_dot_product_attention"} if options["attention"] == "library" else set()
+    kept: dict[str, str] = {}
+    for _ in range(len(graph.nodes) + 1):
+        program = lower(graph, frozenset(by_choice | set(kept)))
+        try:
+            parts = partition(program, options)
+        except KeepInTorch as refused:
+            kept[refused.node] = str(refused)
+            continue
+        results = {root(o) for o in program.outputs}
+        steps = own_products(parts.steps, program, options)
+        if options["in_place"]:
+            in_place(steps, results.__contains__)
+        return Plan(program, steps, parts.reasons, kept)
+    raise CodegenError("the graph cannot be partitioned", hint="please report this graph: it is a bug of the generator")
+
+
+def fold_biases(plan: Plan) -> None:
+    """Let the library add a bias where that is all that follows its product: no kernel is worth that."""
+    makers = {v: s for s in plan.steps for v in s.outputs}
+    for step in list(plan.steps):
+        product = _bias_only(step, makers)
+        if product is None:
+            continue
+        source, bias = product
+        maker = makers[source]
+        maker.bias = bias
+        maker.outputs = step.outputs
+        plan.steps.remove(step)
+        plan.steps.remove(maker)
+        plan.steps.insert(0, maker)
+        plan.steps = _stable(plan.steps)
+
+
+def _bias_only(step: Step, makers: Mapping[Value, Step]) -> tuple[Value, Value] | None:
+    """The product and the bias of a nest that only adds one to the other, in place."""
+    if step.kind != "nest" or len(step.values) != 1 or step.values[0].op != "add" or not step.alias:
+        return None
+    source = next(iter(step.alias.values()))
+    maker = makers.get(source)
+    others = [a for a in step.values[0].args if a is not source]
+    if maker is None or len(others) != 1 or not isinstance(others[0], Value):
+        return None
+    bias = root(others[0])
+    per_filter = maker.kind == "conv" and bias.shape == (source.shape[1],) and others[0].shape[1:] != ()
+    per_column = maker.kind == "matmul" and bias.shape == (source.shape[-1],) and others[0] is bias
+    linear = maker.kind != "matmul" or (source.attrs["transposed"] and len(source.args[1].shape) == 2)
+    return (source, bias) if bias.op == "leaf" and (per_filter or per_column) and linear else None
+
+
+def _stable(steps: list[Step]) -> list[Step]:
+    """Steps again in an order in which everything is computed before it is read."""
+    makers = {v: s for s in steps for v in s.values + s.outputs}
+    done: list[Step] = []
+    seen: set[Step] = set()
+
+    def place(step: Step) -> None:
+        if step in seen:
+            return
+        seen.add(step)
+        for value in step.reads:
+            if value in makers and makers[value] is not step:
+                place(makers[value])
+        done.append(step)
+
+    for step in sorted(steps, key=lambda s: s.values[0].order):
+        place(step)
+    return done

@@ -1,0 +1,95 @@
+"""What may be chosen about a candidate: structure, and constants of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._nest import is_element
+from kernelwright.codegen._plan import Plan, make_plan
+from kernelwright.records import KnobValue
+
+# Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
+CHOICES: dict[str, tuple[KnobValue, ...]] = {
+    "fusion": ("full", "rows", "none"),
+    "gemm": ("own", "library"),
+    "conv": ("own", "library"),
+    "attention": ("decomposed", "library"),
+    "tile": ("8x3", "12x2", "14x2", "6x3"),
+    "scratch": ("keep", "recompute"),
+    "in_place": (True, False),
+    "reciprocal_math": (False, True),
+    "VECTOR_BITS": (512, 256),
+    "UNROLL": (False, True),
+    "BLOCK": (256, 64, 128, 512, 1024),
+    "GROUP_KB": (256, 64, 128, 512),
+}
+CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB")
+
+
+def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
+    """A schedule with defaults for what it doesn't name.
+
+    Raises:
+        CodegenError: an unknown choice, or a value that it doesn't have.
+    """
+    for name, value in schedule.items():
+        if name not in CHOICES:
+            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(CHOICES)}")
+        if name not in CONSTANTS and value not in CHOICES[name]:
+            raise CodegenError(
+                f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, CHOICES[name]))}"
+            )
+    return {name: schedule.get(name, values[0]) for name, values in CHOICES.items()}
+
+
+def relevant(graph: Graph) -> tuple[str, ...]:
+    """The choices that make a difference to this graph's candidate."""
+    plan = make_plan(graph, complete({}))
+    kinds = {step.kind for step in plan.steps}
+    names = ["VECTOR_BITS", "UNROLL", "reciprocal_math"]
+    nests = [s for s in plan.steps if s.nest is not None or s.epilogue is not None]
+    if sum(len(s.values) for s in nests) > 1:
+        names.append("fusion")
+    if "own_matmul" in kinds:
+        names += ["gemm", "tile", "GROUP_KB"]
+    if "own_conv" in kinds:
+        names += ["conv", "tile"]
+    if any(n.op.startswith("scaled_dot_product_attention") for n in graph.nodes):
+        names.append("attention")
+    if _has_passes(plan):
+        names.append("scratch")
+    if _has_columns(plan):
+        names.append("BLOCK")
+    if any(s.alias for s in plan.steps):
+        names.append("in_place")
+    return tuple(n for n in CHOICES if n in names)
+
+
+def _has_passes(plan: Plan) -> bool:
+    """True where an element value may be kept from one pass over a row to the next."""
+    for step in plan.steps:
+        nest = step.nest
+        if nest is not None and any(e.stage > 0 and is_element(nest, e) for e in nest.order):
+            return True
+    return False
+
+
+def _has_columns(plan: Plan) -> bool:
+    for step in plan.steps:
+        if step.nest is not None and step.nest.mode == "column":
+            return True
+        if step.kind == "scan" and step.values[0].attrs["dim"] < len(step.values[0].shape) - 1:
+            return True
+    return False
+
+
+def schedule_space(graph: Graph) -> dict[str, list[KnobValue]]:
+    """The choices of a graph and their values, the default first in each."""
+    return {name: list(CHOICES[name]) for name in relevant(graph)}
+
+
+def default_schedule(graph: Graph) -> dict[str, KnobValue]:
+    """The first schedule to try."""
+    return {name: CHOICES[name][0] for name in relevant(graph)}

@@ -1,0 +1,2 @@
+def inductor_seed(graph, reply):
+    return None
