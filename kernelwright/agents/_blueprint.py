@@ -12,9 +12,6 @@ from kernelwright.sandbox import WorkerFailed
 if TYPE_CHECKING:
     from kernelwright.codegen import Generated, Graph
 
-CAPTURE_ENTRY = "kernelwright.codegen._capture:capture_entry"
-INDUCTOR_ENTRY = "kernelwright.codegen._inductor:inductor_entry"
-
 Schedule = dict[str, KnobValue]
 
 
@@ -36,15 +33,24 @@ def blueprint(context: StepContext) -> Blueprint:
     """
     from kernelwright import codegen
 
-    graph = codegen.Graph.from_json(_ask(context, CAPTURE_ENTRY, "captured"))
-    cost = codegen.cost(graph)
-    return Blueprint(
-        graph=graph,
-        space=codegen.schedule_space(graph),
-        default=dict(codegen.default_schedule(graph)),
-        bytes_least=float(cost["bytes_least"]),
-        flops=float(cost["flops"]),
-    )
+    reply = _ask(context, codegen.CAPTURE_ENTRY, "captured")
+    try:
+        graph = codegen.Graph.from_json(reply)
+        cost = codegen.cost(graph)
+        space, default = codegen.schedule_space(graph), codegen.default_schedule(graph)
+    except codegen.CodegenError as error:
+        raise CoderError(error.message, hint=error.hint, problem=context.problem.id) from error
+    return Blueprint(graph, space, default, float(cost["bytes_least"]), float(cost["flops"]))
+
+
+def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | None:
+    """The kernel of a schedule; None where the generator has none for it."""
+    from kernelwright import codegen
+
+    try:
+        return codegen.generate(plan.graph, schedule)
+    except codegen.CodegenError:
+        return None
 
 
 def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
@@ -52,10 +58,9 @@ def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
     from kernelwright import codegen
 
     try:
-        reply = _ask(context, INDUCTOR_ENTRY, "compiled by TorchInductor")
-    except CoderError:
+        return codegen.inductor_seed(graph, _ask(context, codegen.INDUCTOR_ENTRY, "compiled by TorchInductor"))
+    except (CoderError, codegen.CodegenError):
         return None
-    return codegen.inductor_seed(graph, reply)
 
 
 def _ask(context: StepContext, entry: str, what: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ NODES: dict[str, NodeFunction] = {
     "advise": _nodes.advise,
     "decide": _nodes.decide,
 }
-StepGraph = Any  # CompiledStateGraph with its four type arguments spelled out is no clearer
 
 
 class StepResult(NamedTuple):
@@ -115,7 +114,7 @@ def thread_config(run_id: str, problem_id: str, rounds: int) -> RunnableConfig:
 
 
 def run_step(
-    graph: StepGraph,
+    graph: CompiledStateGraph[Any, Any, Any, Any],
     *,
     run_id: str,
     problem_id: str,

@@ -11,36 +11,34 @@ from kernelwright.agents._roles import Attempt
 from kernelwright.agents._roofline import Bound
 from kernelwright.records import KnobValue
 
-KnobKind = Literal["fusion", "library", "accuracy", "schedule", "constant"]
+KnobKind = Literal["product", "tile", "vector", "schedule", "block", "fusion", "accuracy"]
 
-# The first word that occurs in a knob's name decides. Region prefixes such as "r0." do not matter.
+# The first word that occurs in a knob's name decides.
 KNOB_WORDS: tuple[tuple[str, KnobKind], ...] = (
-    ("fast_math", "accuracy"),
-    ("approx", "accuracy"),
+    ("math", "accuracy"),
     ("fus", "fusion"),
-    ("epilogue", "fusion"),
-    ("inplace", "fusion"),
-    ("gemm", "library"),
-    ("conv", "library"),
-    ("attention", "library"),
-    ("library", "library"),
-    ("unroll", "constant"),
-    ("block", "constant"),
-    ("tile", "constant"),
-    ("vec", "constant"),
-    ("lanes", "constant"),
+    ("gemm", "product"),
+    ("conv", "product"),
+    ("attention", "product"),
+    ("tile", "tile"),
+    ("vec", "vector"),
+    ("unroll", "vector"),
+    ("block", "block"),
+    ("group", "block"),
 )
 
-# How promising a kind of change is before anything was measured.
+# How promising a kind of change is before anything was measured. The generator starts fully fused, so fusing less
+# comes late: it pays only where a fused loop spills registers or keeps the compiler from vectorising.
 PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
-    "memory": {"fusion": 5, "schedule": 4, "constant": 3, "library": 2, "accuracy": 1},
-    "compute": {"library": 5, "constant": 4, "schedule": 3, "accuracy": 2.5, "fusion": 2},
-    "latency": {"fusion": 5, "library": 4, "schedule": 3, "constant": 2, "accuracy": 1},
-    "unknown": {"fusion": 5, "schedule": 4, "library": 3, "constant": 2, "accuracy": 1},
+    "memory": {"schedule": 5, "product": 4.5, "vector": 4, "block": 3.5, "tile": 3, "fusion": 2, "accuracy": 1},
+    "compute": {"product": 5, "tile": 4.5, "vector": 4, "accuracy": 3.5, "schedule": 3, "block": 2, "fusion": 1.5},
+    "latency": {"product": 5, "schedule": 4, "vector": 3, "fusion": 2.5, "tile": 2, "block": 1.5, "accuracy": 1},
+    "unknown": {"product": 5, "schedule": 4, "vector": 3.5, "tile": 3, "block": 2.5, "fusion": 2, "accuracy": 1},
 }
 
 EFFECT_WEIGHT = 20.0  # one point for every 5% that the same knob gained or lost before
-FAILURE_PENALTY = 10.0
+FAILURE_PENALTY = 10.0  # for a value that broke the kernel
+FAILURE_SUSPICION = 2.0  # for other values of that knob
 
 
 class Move(NamedTuple):
@@ -60,6 +58,7 @@ class Effect(NamedTuple):
     """What a change of one knob brought: log of the speed-up over its base; None where the candidate failed."""
 
     knob: str
+    before: KnobValue | None
     value: KnobValue
     log_ratio: float | None
 
@@ -83,7 +82,8 @@ def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
         if not change or base is None:
             continue
         knob, value = next(iter(change.items()))
-        found.append(Effect(knob, value, _log_ratio(base, attempt, baseline)))
+        before = (base.action.get("schedule") or {}).get(knob)
+        found.append(Effect(knob, before, value, _log_ratio(base, attempt, baseline)))
     return found
 
 
@@ -102,8 +102,8 @@ def ranked_moves(
 ) -> list[Move]:
     """Every single change of ``schedule``, the most promising first; equal ones in the space's order."""
     moves = [
-        Move(knob, value, knob_kind(knob), _score(knob, index, bound, known))
-        for knob, index, value in _changes(space, schedule)
+        Move(knob, value, knob_kind(knob), _score(knob, value, distance, bound, known))
+        for knob, distance, value in _changes(space, schedule)
     ]
     return sorted(moves, key=lambda move: -move.score)
 
@@ -119,10 +119,17 @@ def _changes(
                 yield knob, abs(index - here), value
 
 
-def _score(knob: str, distance: int, bound: Bound, known: Sequence[Effect]) -> float:
-    """Prior promise, less for values far away, more or less by what changes of the same knob brought."""
+def _score(knob: str, value: KnobValue, distance: int, bound: Bound, known: Sequence[Effect]) -> float:
+    """Prior promise, less for values far away, more or less by what the latest change of the same knob brought.
+
+    Turning a knob back undoes what turning it brought, so there the measured effect counts with the other sign.
+    """
     score = PROMISE[bound][knob_kind(knob)] - 0.25 * (distance - 1)
-    for effect in known:
-        if effect.knob == knob:
-            score += -FAILURE_PENALTY if effect.log_ratio is None else EFFECT_WEIGHT * min(effect.log_ratio, 0.2)
+    of_knob = [effect for effect in known if effect.knob == knob]
+    for effect in of_knob:
+        if effect.log_ratio is None:
+            score -= FAILURE_PENALTY if value == effect.value else FAILURE_SUSPICION
+    measured = [effect for effect in of_knob if effect.log_ratio is not None]
+    if measured and (gain := measured[-1].log_ratio) is not None:
+        score += EFFECT_WEIGHT * min(gain, 0.2) * (-1 if value == measured[-1].before else 1)
     return score

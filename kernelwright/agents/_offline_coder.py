@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint, inductor_seed
+from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint, inductor_seed, write
 from kernelwright.agents._moves import effects, ranked_moves
 from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt
 from kernelwright.errors import UsageError
@@ -103,11 +103,7 @@ def _advised(
 
 
 def _write(context: StepContext, plan: Blueprint, wish: Wish) -> Generated | None:
-    from kernelwright import codegen
-
-    if wish.schedule is None:
-        return inductor_seed(context, plan.graph)
-    return codegen.generate(plan.graph, wish.schedule)
+    return inductor_seed(context, plan.graph) if wish.schedule is None else write(plan, wish.schedule)
 
 
 def _candidate(context: StepContext, wish: Wish, generated: Generated) -> Candidate:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint
+from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint, write
 from kernelwright.agents._moves import Effect, KnobKind, Move, effects, ranked_moves
 from kernelwright.agents._offline_coder import SEED, base_attempt
 from kernelwright.agents._roles import Attempt, StepContext
@@ -21,21 +21,23 @@ GAIN = 0.01  # log-ratio that counts as one
 AT_ROOFLINE = 0.9
 
 # Safer settings, tried in this order while nothing has passed: exact arithmetic first, then the plainest structure.
-SAFER: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
-    ("fast_math", (False, "off", 0)),
-    ("pass", ("two", "two_pass", "two-pass", 2)),
-    ("gemm", ("library",)),
-    ("conv", ("library",)),
-    ("attention", ("library", "unfused")),
-    ("fus", (False, "none", 0)),
+SAFER: tuple[tuple[str, KnobValue], ...] = (
+    ("math", False),
+    ("gemm", "library"),
+    ("conv", "library"),
+    ("attention", "library"),
+    ("fus", "none"),
+    ("in_place", False),
 )
 
 METHODS: dict[KnobKind, str] = {
-    "fusion": "fuse more operators into one pass",
-    "library": "choose between the library call and an own kernel",
-    "accuracy": "trade arithmetic that the error budget allows",
+    "product": "choose between the library call and an own kernel",
+    "tile": "change the register tile",
+    "vector": "change how the compiler vectorises",
     "schedule": "change the loop schedule",
-    "constant": "tune a constant",
+    "block": "change the cache block",
+    "fusion": "change what is fused into one pass",
+    "accuracy": "trade arithmetic that the error budget allows",
 }
 
 
@@ -82,25 +84,28 @@ class Case:
         return effects(self.context.attempts, self.context.baseline)
 
     @cached_property
-    def moves(self) -> list[Move]:
-        """Changes whose outcome is not known yet, the most promising first."""
-        tried = [attempt.action.get("schedule") for attempt in self.context.attempts]
-        ranked = ranked_moves(self.plan.space, self.schedule, self.bound, self.known)
-        return [move for move in ranked if move.apply(self.schedule) not in tried]
+    def move(self) -> Move | None:
+        """The most promising change of the best schedule that gives a kernel not judged yet."""
+        tried = {attempt.candidate.source for attempt in self.context.attempts}
+        for move in ranked_moves(self.plan.space, self.schedule, self.bound, self.known):
+            generated = write(self.plan, move.apply(self.schedule))
+            if generated is not None and generated.source not in tried:
+                return move
+        return None
 
     @cached_property
     def safer(self) -> Schedule:
-        """Changes of the last schedule towards safety that are left."""
+        """The next change of the last schedule towards safety; empty where none is left."""
         schedule = self.last.action.get("schedule") or self.plan.default
-        found: Schedule = {}
-        for word, values in SAFER:
-            for knob, choices in self.plan.space.items():
-                safe = next((value for value in values if value in choices and _same_kind(value, choices)), None)
-                if word in knob.lower() and safe is not None and schedule.get(knob) != safe:
-                    found[knob] = safe
+        for word, safe in SAFER:
+            found = {
+                knob: safe
+                for knob, choices in self.plan.space.items()
+                if word in knob.lower() and safe in choices and schedule.get(knob) != safe
+            }
             if found:
                 return found
-        return found
+        return {}
 
     @property
     def rounds_without_gain(self) -> int:
@@ -125,11 +130,6 @@ class Case:
         return against is not None and against.low < 1.0
 
 
-def _same_kind(value: KnobValue, choices: list[KnobValue]) -> bool:
-    """``False == 0`` in Python: a flag is only looked for among flags."""
-    return any(value == choice and type(value) is type(choice) for choice in choices)
-
-
 class Rule(NamedTuple):
     """One line of the table."""
 
@@ -148,8 +148,7 @@ def _repair(case: Case) -> Advice:
     what = case.verdict.status.value
     change = ", ".join(f"{knob} = {value}" for knob, value in (case.last.action.get("change") or {}).items())
     bottleneck = f"{what}: {case.verdict.reason}"
-    if case.context.best is not None and case.moves:
-        move = case.moves[0]
+    if case.context.best is not None and (move := case.move):
         return Advice(
             mode="repair",
             bottleneck=bottleneck,
@@ -172,11 +171,11 @@ def _repair(case: Case) -> Advice:
 
 
 def _next_or_stop(case: Case, mode: str, bottleneck: str) -> Advice:
-    if not case.moves:
+    move = case.move
+    if move is None:
         return Advice(
             mode="stop", bottleneck=f"{bottleneck}; nothing is left to change", method="stop", plan="keep what there is"
         )
-    move = case.moves[0]
     return Advice(
         mode="repair" if mode == "repair" else "optimise",
         bottleneck=bottleneck,
@@ -213,7 +212,7 @@ def _try_seed(case: Case) -> Advice:
 
 
 def _bound(case: Case, bound: Bound) -> bool:
-    return case.placement is not None and case.bound == bound and bool(case.moves)
+    return case.placement is not None and case.bound == bound and case.move is not None
 
 
 def _memory(case: Case) -> Advice:
@@ -279,7 +278,7 @@ RULES: tuple[Rule, ...] = (
     Rule("latency", lambda case: _bound(case, "latency"), _latency, "calls limit: fewer of them"),
     Rule(
         "untimed",
-        lambda case: bool(case.moves),
+        lambda case: case.move is not None,
         lambda case: _next_or_stop(case, "optimise", "unknown: nothing was timed"),
         "without a measurement the generic order is as good as any",
     ),

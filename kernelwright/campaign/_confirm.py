@@ -67,4 +67,5 @@ def _why_nothing_passed(attempts: Sequence[Attempt]) -> str:
     if not attempts:
         return "no candidate was proposed"
     last = attempts[-1].verdict
-    return f"no candidate passed in {len(attempts)} rounds; the last one: {last.status.value}: {last.reason}"
+    rounds = "1 round" if len(attempts) == 1 else f"{len(attempts)} rounds"
+    return f"no candidate passed in {rounds}; the last one: {last.status.value}: {last.reason}"

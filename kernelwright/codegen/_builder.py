@@ -11,6 +11,108 @@ from kernelwright.codegen._size import Shape, Size, product
 
 Operand = Value | int | float | bool | Size | Scalar
 
+# Words that are no variable names in C++ or Python, or that generated code uses itself.
+_WORDS = frozenset(
+    [
+        "and",
+        "or",
+        "not",
+        "xor",
+        "bool",
+        "int",
+        "float",
+        "double",
+        "char",
+        "long",
+        "short",
+        "signed",
+        "unsigned",
+        "auto",
+        "const",
+        "void",
+        "class",
+        "struct",
+        "union",
+        "enum",
+        "template",
+        "typename",
+        "namespace",
+        "new",
+        "delete",
+        "this",
+        "operator",
+        "private",
+        "public",
+        "protected",
+        "static",
+        "inline",
+        "switch",
+        "case",
+        "default",
+        "break",
+        "continue",
+        "do",
+        "while",
+        "for",
+        "if",
+        "else",
+        "return",
+        "goto",
+        "try",
+        "catch",
+        "throw",
+        "using",
+        "virtual",
+        "volatile",
+        "register",
+        "export",
+        "extern",
+        "friend",
+        "sizeof",
+        "typedef",
+        "lambda",
+        "def",
+        "del",
+        "from",
+        "global",
+        "import",
+        "in",
+        "is",
+        "nonlocal",
+        "pass",
+        "raise",
+        "with",
+        "yield",
+        "as",
+        "assert",
+        "async",
+        "await",
+        "except",
+        "finally",
+        "None",
+        "True",
+        "False",
+        "self",
+        "torch",
+        "F",
+        "math",
+        "nn",
+        "lib",
+        "cpp",
+        "out",
+        "acc",
+        "row",
+        "begin",
+        "count",
+        "step",
+        "lane",
+        "SOURCE",
+        "KNOBS",
+        "FLAGS",
+        "std",
+        "omp",
+    ]
+)
 _RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
 _BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf"}
 
@@ -31,6 +133,7 @@ class Builder:
     def unique(self, name: str) -> str:
         """A name that no other value has."""
         name = "".join(c if c.isalnum() else "_" for c in name) or "value"
+        name = f"{name}_" if name in _WORDS or name[0].isdigit() else name
         count = self._taken.get(name, 0)
         self._taken[name] = count + 1
         return name if count == 0 else self.unique(f"{name}_{count}")
@@ -130,7 +233,9 @@ class Builder:
 
     # ---------------------------------------------------------------- reductions
 
-    def reduce(self, op: str, value: Value, dims: Sequence[int], keepdim: bool, dtype: str | None = None) -> Value:
+    def reduce(
+        self, op: str, value: Value, dims: Sequence[int], keepdim: bool, dtype: str | None = None, name: str = ""
+    ) -> Value:
         """A reduction over some dims."""
         axes = tuple(sorted(d % max(len(value.shape), 1) for d in dims)) if value.shape else ()
         one = self.const(1)
@@ -138,7 +243,7 @@ class Builder:
         shape = kept if kept is not None else [s for d, s in enumerate(value.shape) if d not in axes]
         if not axes:
             return self.reshape(value, shape)
-        return self.make(op, (value,), tuple(shape), dtype or value.dtype, dims=axes, keepdim=keepdim)
+        return self.make(op, (value,), tuple(shape), dtype or value.dtype, name, dims=axes, keepdim=keepdim)
 
     def count(self, value: Value, dims: Sequence[int]) -> Size:
         """How many elements a reduction over ``dims`` takes together."""
@@ -147,16 +252,17 @@ class Builder:
     def mean(self, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
         """The arithmetic mean over some dims."""
         total = self.reduce("sum", value, dims, keepdim)
-        return self.pointwise("mul", total, Scalar(tuple(1.0 / max(n, 1) for n in self.count(value, dims).values)))
+        return self.pointwise("div", total, self.count(value, dims), dtype=value.dtype, name="mean")
 
     def variance(self, value: Value, dims: Sequence[int], keepdim: bool, correction: float) -> tuple[Value, Value]:
         """Two-pass mean and variance (the one-pass form cancels at large means)."""
+        if correction != int(correction):
+            raise Unsupported("a variance with a fractional correction")
         mean = self.mean(value, dims, True)
         centred = self.pointwise("sub", value, mean, name="centred")
-        squares = self.reduce("sum", self.pointwise("square", centred), dims, keepdim)
-        factor = Scalar(tuple(1.0 / max(n - correction, 0) if n > correction else float("nan")
-                              for n in self.count(value, dims).values))  # fmt: skip
-        return mean, self.pointwise("mul", squares, factor, name="variance")
+        squares = self.reduce("sum", self.pointwise("square", centred), dims, keepdim, name="squares")
+        count = self.count(value, dims) - int(correction)
+        return mean, self.pointwise("div", squares, count, dtype=value.dtype, name="variance")
 
     def softmax(self, value: Value, dim: int) -> Value:
         """exp(x - max) / sum, with the division as one reciprocal per row."""

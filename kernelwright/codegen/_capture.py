@@ -108,7 +108,17 @@ def _decompositions(program: Any) -> dict[Any, Any]:
 def _export(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
     model, _, program = export_reference(source, variant, mode)
     parameters = list(inspect.signature(model.forward).parameters)
-    return _Writer(program, parameters).graph()
+    return {**_Writer(program, parameters).graph(), "attributes": _attributes(model)}
+
+
+def _attributes(model: nn.Module) -> dict[str, int]:
+    """Whole numbers that the model and its submodules keep as public attributes: sizes that no shape shows."""
+    found = {}
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if type(value) is int and not name.startswith("_"):
+                found[f"{prefix}.{name}" if prefix else name] = value
+    return found
 
 
 class _Writer:

@@ -64,7 +64,7 @@ def _nest_flops(nest: Nest) -> int:
 
 def plan_cost(plan: Plan) -> dict[str, Any]:
     """See :func:`cost`."""
-    regions = []
+    regions: list[dict[str, Any]] = []
     for step in plan.steps:
         read, written = step_bytes(step)
         flops = step_flops(step)

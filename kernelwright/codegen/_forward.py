@@ -11,13 +11,13 @@ from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._names import ForwardSizes
 from kernelwright.codegen._partition import root
-from kernelwright.codegen._size import Size
+from kernelwright.codegen._size import Shape, Size
 
 
 class ForwardWriter:
     """Collects the statements of ``forward``."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, attributes: Mapping[str, Size]) -> None:
         self.program = program
         self.lines: list[str] = []
         self.variables: dict[Value, str] = {}
@@ -31,6 +31,7 @@ class ForwardWriter:
         for leaf in ranked:
             if leaf.attrs["kind"] != "constant":
                 atoms += [(f"{leaf.name}.shape[{d}]", s) for d, s in enumerate(leaf.shape)]
+        atoms += [(_attribute(name), size) for name, size in attributes.items()]
         self.sizes = ForwardSizes(atoms, program.variants)
         self.inputs = [v for v in leaves if v.attrs["kind"] == "input"]
 
@@ -42,13 +43,21 @@ class ForwardWriter:
         self.lines.append(f"{value.name} = {text}")
 
     def allocate(self, value: Value) -> None:
-        """Fresh memory for a value that a kernel fills."""
-        like = next((v for v in self.inputs if v.shape == value.shape and v.dtype == value.dtype), None)
+        """Fresh memory for a value that a kernel fills; in the shape in which it is returned, where that is a view."""
+        shown = [o for o in self.program.outputs if o.op == "reshape" and o.args[0] is value]
+        if shown and not any(value in v.inputs for v in self.program.values if v is not shown[0]):
+            self.variables[value] = self.variables[shown[0]] = value.name
+            self._allocate(value, shown[0].shape)
+        else:
+            self._allocate(value, value.shape)
+
+    def _allocate(self, value: Value, dims: Shape) -> None:
+        like = next((v for v in self.inputs if v.shape == dims and v.dtype == value.dtype), None)
         if like is not None:
             self.assign(value, f"torch.empty_like({self.memory(like)})")
             return
-        shape = ", ".join(self.sizes.expr(s) for s in value.shape)
-        shape = f"({shape},)" if len(value.shape) == 1 else f"({shape})"
+        shape = ", ".join(self.sizes.expr(s) for s in dims)
+        shape = f"({shape},)" if len(dims) == 1 else f"({shape})"
         dtype = "" if value.dtype == "float32" else f", dtype=torch.{value.dtype}"
         self.assign(value, f"torch.empty({shape}{dtype})")
 
@@ -76,7 +85,7 @@ class ForwardWriter:
 
     def tensor(self, value: Value) -> str:
         """A tensor expression for a value or a view of one."""
-        if not value.is_view:
+        if value in self.variables or not value.is_view:
             return self.memory(value)
         source: Value = value.args[0]
         base = self.tensor(source)
@@ -97,6 +106,23 @@ class ForwardWriter:
         method = "reshape" if root(source) is not source else "view"
         shape = ", ".join(self.sizes.expr(s) for s in value.shape)
         return f"{base}.{method}({shape or '()'})"
+
+    def window_sizes(self, value: Value) -> None:
+        """Name the image size that a convolution or pooling gives, by its formula."""
+        source: Value = value.args[0]
+        kernel = value.attrs["kernel"] if value.op == "pool" else value.args[1].shape[2:]
+        for d, letter in ((0, "h"), (1, "w")):
+            size, whole = value.shape[-2 + d], source.shape[-2 + d]
+            pad, gap, step = (value.attrs[key][d] for key in ("padding", "dilation", "stride"))
+            reach = gap * (kernel[d] - 1) + 1
+            if size.is_const or size in self.sizes.atoms or (whole + pad * 2 - reach) // step + 1 != size:
+                continue
+            text = self.sizes.expr(whole)
+            text += "" if pad.equals(0) else f" + 2 * {self.sizes.expr(pad)}"
+            window = self.sizes.expr(kernel[d]) if gap.equals(1) else self.sizes.expr(reach)
+            name = f"{value.name}_{letter}"
+            self.lines.append(f"{name} = ({text} - {window}) // {self.sizes.expr(step)} + 1")
+            self.sizes.atoms[size] = name
 
     def argument(self, value: Any) -> str:
         """Any captured argument as Python."""
@@ -218,12 +244,17 @@ def _attribute(target: str) -> str:
 def _shared_sizes(lines: list[str]) -> list[str]:
     """Bind sizes that are read several times to local names."""
     text = "\n".join(lines)
-    found = re.findall(r"\b(\w+)\.shape\[(\d+)\]", text)
     out: list[str] = []
-    for tensor, dim in dict.fromkeys(found):
-        read = f"{tensor}.shape[{dim}]"
-        if found.count((tensor, dim)) > 1:
-            name = f"{tensor}_size{dim}"
-            lines = [line.replace(read, name) for line in lines]
+    found = re.findall(r"\b\w+\.shape\[\d+\]|\bself(?:\.\w+|\[\d+\])+", text)
+    for read in dict.fromkeys(found):
+        if found.count(read) > 1:
+            name = (
+                read.replace(".shape[", "_size")
+                .replace("]", "")
+                .removeprefix("self.")
+                .replace(".", "_")
+                .replace("[", "_")
+            )
+            lines = [re.sub(re.escape(read) + r"(?![\w.\[])", name, line) for line in lines]
             out.append(f"{name} = {read}")
     return [*out, *lines]

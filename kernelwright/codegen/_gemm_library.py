@@ -72,8 +72,9 @@ struct Taps {{
 
 // ROWS x VECTORS accumulators in registers; the vectors of step k begin at panel + offset(k).
 template <int64_t ROWS, int64_t VECTORS, typename Offset>
-__attribute__((noinline)) static void accumulate(const float* a, int64_t step_m, int64_t step_k, const float* panel, Offset offset,
-                              int64_t begin, int64_t end, float* out, int64_t step_out) {{
+__attribute__((noinline)) static void accumulate(const float* a, int64_t step_m, int64_t step_k, const float* panel,
+                                                 Offset offset, int64_t begin, int64_t end, float* out,
+                                                 int64_t step_out) {{
     Vector sums[ROWS][VECTORS] = {{}};
     for (int64_t k = begin; k < end; ++k) {{
         const float* row = panel + offset(k);
@@ -103,29 +104,31 @@ static inline void tile(const float* a, int64_t step_m, int64_t step_k, const fl
     constexpr int64_t LONGEST = 512;
     for (int64_t begin = 0; begin < depth; begin += LONGEST) {{
         const int64_t end = std::min(depth, begin + LONGEST);
+        auto rows_from = [&](int64_t r, auto count) {{
+            accumulate<decltype(count)::value, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end,
+                                                        out + r * step_out, step_out);
+        }};
         int64_t r = 0;
         if (rows == TILE_ROWS) {{
-            accumulate<TILE_ROWS, VECTORS>(a, step_m, step_k, panel, offset, begin, end, out, step_out);
+            rows_from(0, std::integral_constant<int64_t, TILE_ROWS>{{}});
             continue;
         }}
-        for (; r + 4 <= rows; r += 4)
-            accumulate<4, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
-        for (; r + 2 <= rows; r += 2)
-            accumulate<2, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
-        for (; r < rows; ++r)
-            accumulate<1, VECTORS>(a + r * step_m, step_m, step_k, panel, offset, begin, end, out + r * step_out, step_out);
+        for (; r + 4 <= rows; r += 4) rows_from(r, std::integral_constant<int64_t, 4>{{}});
+        for (; r + 2 <= rows; r += 2) rows_from(r, std::integral_constant<int64_t, 2>{{}});
+        for (; r < rows; ++r) rows_from(r, std::integral_constant<int64_t, 1>{{}});
     }}
 }}
 
-__attribute__((noinline)) static void pack_any(const float* b, int64_t step_k, int64_t step_n, int64_t depth, int64_t columns, float* panel) {{
+__attribute__((noinline)) static void pack_any(const float* b, int64_t step_k, int64_t step_n, int64_t depth,
+                                               int64_t columns, float* panel) {{
     if (columns > 2 * LANES) pack<3>(b, step_k, step_n, depth, columns, panel);
     else if (columns > LANES) pack<2>(b, step_k, step_n, depth, columns, panel);
     else pack<1>(b, step_k, step_n, depth, columns, panel);
 }}
 
 // Returns the distance between the rows of the finished tile.
-__attribute__((noinline)) static int64_t tile_any(const float* a, int64_t step_m, int64_t step_k, const float* panel, int64_t depth,
-                               int64_t rows, int64_t columns, float* out) {{
+__attribute__((noinline)) static int64_t tile_any(const float* a, int64_t step_m, int64_t step_k, const float* panel,
+                                                  int64_t depth, int64_t rows, int64_t columns, float* out) {{
     if (columns > 2 * LANES) {{
         tile<3>(a, step_m, step_k, panel, Packed<3 * LANES>{{}}, depth, rows, out, 3 * LANES);
         return 3 * LANES;

@@ -24,10 +24,17 @@ _HEADERS = ("algorithm", "cmath", "cstdint", "omp.h", "type_traits", "vector")
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 _RECIPROCAL_FLAGS = ("-freciprocal-math", "-fno-signed-zeros")
 _SHORT = {
-    "_native_batch_norm_legit_no_training": "batch_norm", "native_layer_norm": "layer_norm", "cross_entropy_loss": "cross_entropy",
-    "linalg_vector_norm": "norm", "_softmax": "softmax", "_log_softmax": "log_softmax", "masked_fill": "mask",
-    "scaled_dot_product_attention": "attention", "conv2d": "conv", "convolution": "conv",
-}  # fmt: skip
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "native_layer_norm": "layer_norm",
+    "cross_entropy_loss": "cross_entropy",
+    "linalg_vector_norm": "norm",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "masked_fill": "mask",
+    "scaled_dot_product_attention": "attention",
+    "conv2d": "conv",
+    "convolution": "conv",
+}
 _MINOR = {"add", "sub", "mul", "div", "where", "mask", "bitwise_not", "sum", "mean", "eq", "ne", "pow", "expand", "to"}
 
 
@@ -74,7 +81,7 @@ def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) -> G
     if not emitter.functions:
         report.append({"kind": "note", "name": "", "ops": [], "why": "nothing here to fuse", "bytes": 0, "flops": 0})
     knobs = {name: options[name] for name in names}
-    return Generated(emitter.file(names), knobs, tuple(report), costs["bytes_moved"], costs["flops"])
+    return Generated(emitter.file(), knobs, tuple(report), costs["bytes_moved"], costs["flops"])
 
 
 class _Emitter:
@@ -82,7 +89,7 @@ class _Emitter:
 
     def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
         self.graph, self.plan, self.options = graph, plan, options
-        self.forward = ForwardWriter(plan.program)
+        self.forward = ForwardWriter(plan.program, graph.attributes)
         self.functions: list[Function] = []
         self.report: list[dict[str, Any]] = []
         self.kinds: set[str] = set()
@@ -90,6 +97,8 @@ class _Emitter:
     def step(self, step: Step) -> None:
         """One step: its C++ function if it has one, and its lines of ``forward``."""
         self.kinds.add(step.kind)
+        if step.values[0].op in ("pool", "conv"):
+            self.forward.window_sizes(step.values[0])
         if step.kind not in OWN_KINDS:
             self._library(step)
             return
@@ -124,8 +133,10 @@ class _Emitter:
         return list(dict.fromkeys(_SHORT.get(n, n) for n in names))
 
     def _name(self, operators: list[str]) -> str:
+        if {"rsqrt", "mean", "pow"} <= set(operators):  # as PyTorch users write it out
+            operators = ["rms_norm", *(o for o in operators if o != "rsqrt")]
         major = [o for o in operators if o not in _MINOR] or operators
-        base = name = "_".join(o.strip("_") for o in major[:3]) or "kernel"
+        base = name = "_".join([*(o.strip("_") for o in major[:3]), "kernel"])  # no clash with libm's exp, abs, ...
         n = 2
         while any(f.name == name for f in self.functions):
             name, n = f"{base}_{n}", n + 1
@@ -149,7 +160,7 @@ class _Emitter:
 
     # ------------------------------------------------------------------------------------------ the file
 
-    def file(self, names: tuple[str, ...]) -> str:
+    def file(self) -> str:
         """The text of the candidate file."""
         made = constructor(self.graph.module_source)
         body = self.forward.body(self.plan.program.outputs, self.graph.structure)
@@ -157,7 +168,7 @@ class _Emitter:
         imports = _imports(made, text, bool(self.functions))
         parts = ["\n".join(imports)]
         if self.functions:
-            parts += [self._knobs(names), self._source(), self._build(names)]
+            parts += [self._knobs(), self._source(), self._build()]
         if self.forward.constants:
             parts.append("\n".join(self.forward.constants))
         if made.helpers:
@@ -165,8 +176,14 @@ class _Emitter:
         parts.append("\n" + self._class(made, body))
         return "\n\n".join(parts) + "\n"
 
-    def _knobs(self, names: tuple[str, ...]) -> str:
-        constants = [n for n in CONSTANTS if n in names]
+    def _constants(self) -> list[str]:
+        """The constants that this file's kernels use."""
+        code = "".join(f.text for f in self.functions)
+        macros = {"BLOCK": "BLOCK" in code, "STRIPE": "STRIPE" in code, "GROUP_KB": "GROUP_FLOATS" in code}
+        return [n for n in CONSTANTS if macros.get(n, True)]
+
+    def _knobs(self) -> str:
+        constants = self._constants()
         lines = [f"    {n!r}: {list(CHOICES[n])}," for n in constants]
         values = [f"{n} = {self.options[n]!r}" for n in constants]
         return "\n".join(["KNOBS = {", *lines, "}", *values])
@@ -179,17 +196,17 @@ class _Emitter:
         headers = "".join(f"#include <{h}>\n" for h in _HEADERS if _wants(h, library + code))
         return f"SOURCE = r'''\n{headers}{library}\n{code}'''"
 
-    def _build(self, names: tuple[str, ...]) -> str:
+    def _build(self) -> str:
         flags = [*_FLAGS, *(_RECIPROCAL_FLAGS if self.options["reciprocal_math"] else ())]
         listed = ", ".join(f'"{f}"' for f in flags) + ', f"-mprefer-vector-width={VECTOR_BITS}"'
-        defines = []
-        if "BLOCK" in names:
-            defines.append('"BLOCK": BLOCK')
-        if "GROUP_KB" in names and "own_matmul" in self.kinds:
-            defines.append('"GROUP_FLOATS": GROUP_KB * 256')
-        return (
-            f"FLAGS = ({listed})\n"
-            f'lib = cpp(SOURCE, defines={{{", ".join(defines)}}}, flags=FLAGS + (("-funroll-loops",) if UNROLL else ()))'
+        texts = {"BLOCK": "BLOCK", "STRIPE": "STRIPE", "GROUP_KB": "GROUP_KB * 256"}
+        macros = {"GROUP_KB": "GROUP_FLOATS"}
+        defines = [f'"{macros.get(n, n)}": {texts[n]}' for n in self._constants() if n in texts]
+        return "\n".join(
+            [
+                f"FLAGS = ({listed}) + (('-funroll-loops',) if UNROLL else ())",
+                f"lib = cpp(SOURCE, defines={{{', '.join(defines)}}}, flags=FLAGS)",
+            ]
         )
 
     def _class(self, made: Constructor, body: list[str]) -> str:

@@ -92,6 +92,7 @@ class Graph:
         structure: ``tensor``, ``tuple`` or ``list``.
         forward_parameters: names of the parameters of ``forward``, in order.
         module_source: the reference's text, from which the constructor is taken.
+        attributes: whole numbers that the model keeps as attributes, by dotted name.
         payload: the JSON object that this graph was read from.
     """
 
@@ -102,6 +103,7 @@ class Graph:
     structure: str
     forward_parameters: tuple[str, ...]
     module_source: str
+    attributes: Mapping[str, Size] = field(default_factory=dict)
     payload: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
@@ -125,6 +127,7 @@ class Graph:
                 structure=data["structure"],
                 forward_parameters=tuple(data["forward_parameters"]),
                 module_source=data["module_source"],
+                attributes={k: _size(v, data["variants"]) for k, v in data.get("attributes", {}).items()},
                 payload=data,
             )
         except (KeyError, TypeError, ValueError) as error:

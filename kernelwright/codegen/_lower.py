@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelwright.codegen import _lower_heavy, _lower_ops
+from kernelwright.codegen import _lower_heavy, _lower_pointwise, _lower_reductions, _lower_views
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
 from kernelwright.codegen._ir import C_TYPES, Program, Value
+from kernelwright.codegen._registry import TABLE
 
-assert _lower_heavy  # imported for its registrations
+_REGISTERED = (_lower_heavy, _lower_pointwise, _lower_reductions, _lower_views)  # imported for their registrations
 
 
 def lower(graph: Graph, keep: frozenset[str] = frozenset()) -> Program:
@@ -25,6 +26,8 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset()) -> Program:
         name = item.target.replace(".", "_") if item.kind != "constant" else item.name
         tensors[item.name, 0] = builder.make("leaf", (), item.info.shape, item.info.dtype, name, **attrs)
     for node in graph.nodes:
+        if not node.outputs:
+            continue  # an assertion about the input
         builder.origin = (node.name, node.op)
         results = _lower_node(builder, node, tensors, keep)
         for index, value in enumerate(results):
@@ -39,7 +42,7 @@ def _lower_node(
     args = tuple(_resolve(a, tensors) for a in node.args)
     kwargs = {k: _resolve(v, tensors) for k, v in node.kwargs.items()}
     base = node.op.split(".")[0]
-    handler: Callable[..., Any] | None = _lower_ops.TABLE.get(node.op) or _lower_ops.TABLE.get(base)
+    handler: Callable[..., Any] | None = TABLE.get(node.op) or TABLE.get(base)
     reason = "no template for it yet"
     if base in keep or node.name in keep:
         reason = "left to the library by choice"

@@ -7,7 +7,7 @@ from typing import Any
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Scalar
 from kernelwright.codegen._ir import Value
-from kernelwright.codegen._lower_ops import lowering
+from kernelwright.codegen._registry import lowering
 from kernelwright.codegen._size import Size
 
 
@@ -68,9 +68,15 @@ def _pair(b: Builder, value: Any, default: int = 1) -> Pair:
 
 @lowering("conv2d")
 def _conv2d(
-    b: Builder, x: Value, weight: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Value:  # fmt: skip
+    b: Builder,
+    x: Value,
+    weight: Value,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: Any = 1,
+) -> Value:
     if isinstance(padding, str) or len(x.shape) != 4:
         raise Unsupported("convolution with named padding, or without a batch")
     steps, border, gaps = _pair(b, stride), _pair(b, padding, 0), _pair(b, dilation)
@@ -86,11 +92,20 @@ def _conv2d(
 
 @lowering("convolution")
 def _convolution(
-    b: Builder, x: Value, weight: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output: Any, groups: int
-) -> Value:  # fmt: skip
+    b: Builder,
+    x: Value,
+    weight: Value,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *rest: Any,
+) -> Value:
     if transposed:
         raise Unsupported("transposed convolution")
-    return _conv2d(b, x, weight, bias, stride, padding, dilation, groups)
+    out: Value = _conv2d(b, x, weight, bias, stride, padding, dilation, rest[1])
+    return out
 
 
 # ------------------------------------------------------------------------------------------------ pooling

@@ -117,25 +117,41 @@ class ForwardSizes:
         return self._composed(size) or self._looked_up(size.values)
 
     def _composed(self, size: Size) -> str | None:
+        """A product or quotient of known sizes; multiples by a constant come last, as they may be chance."""
+        return self._as_product(size, 3) or self._as_quotient(size) or self._with_constant(size)
+
+    def _as_product(self, size: Size, depth: int) -> str | None:
+        if size in self.atoms:
+            return self.atoms[size]
         for base, text in self.atoms.items():
-            if base.divides(size):
-                factor = size // base
-                rest = str(factor.timed) if factor.is_const else self.atoms.get(factor) or self._pair(factor)
+            if depth > 1 and base.divides(size) and not (size // base).is_const:
+                rest = self._as_product(size // base, depth - 1)
                 if rest is not None:
                     return f"{text} * {rest}"
+        return None
+
+    def _as_quotient(self, size: Size) -> str | None:
+        for base, text in self.atoms.items():
+            if size.divides(base):
+                divisor = base // size
+                if divisor in self.atoms:
+                    return f"{text} // {self.atoms[divisor]}"
+        return None
+
+    def _with_constant(self, size: Size) -> str | None:
+        for base, text in self.atoms.items():
+            if base.divides(size) and (size // base).is_const:
+                return f"{text} * {(size // base).timed}"
             if size.divides(base) and (base // size).is_const:
                 return f"{text} // {(base // size).timed}"
             if (size - base).is_const:
                 delta = (size - base).timed
                 return f"({text} {'+' if delta >= 0 else '-'} {abs(delta)})"
-        return None
-
-    def _pair(self, size: Size) -> str | None:
-        for base, text in self.atoms.items():
-            if base.divides(size):
-                factor = size // base
-                if factor.is_const or factor in self.atoms:
-                    return f"{text} * {self.atoms.get(factor, str(factor.timed))}"
+        for first, left in self.atoms.items():
+            for second, right in self.atoms.items():
+                whole = first * second
+                if whole.divides(size) and (size // whole).is_const:
+                    return f"{left} * {right} * {(size // whole).timed}"
         return None
 
     def _looked_up(self, values: tuple[float, ...] | tuple[int, ...]) -> str:

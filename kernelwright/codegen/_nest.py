@@ -16,6 +16,7 @@ from kernelwright.codegen._ir import Index, Value, broadcast_index, through_view
 from kernelwright.codegen._size import Affine, Loop, Shape, Size, delinearise, linearise, product, refine
 
 Mode = Literal["pointwise", "row", "column"]
+LONG_ROW = 512
 CHUNK = 4096  # elements per partial sum where everything is reduced
 
 
@@ -369,3 +370,9 @@ def _place(nest: Nest) -> None:
 def is_element(nest: Nest, expr: Expr) -> bool:
     """True where the expression has one value per element of a row (rather than one per row)."""
     return bool(expr.loops & frozenset(nest.inner))
+
+
+def has_long_rows(nest: Nest) -> bool:
+    """True where rows are long enough for sums in several independent stripes."""
+    reduces = any(e.kind == "reduce" for e in nest.order)
+    return nest.mode == "row" and reduces and nest.vector is not None and nest.vector.extent.timed >= LONG_ROW

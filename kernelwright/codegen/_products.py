@@ -148,20 +148,58 @@ class _Tail:
     helper: str
     call: str
     arguments: list[Argument]
+    streams: list[str]
 
 
-def _tail(step: Step, name: str, title: str, options: Mapping[str, Any], taken: Sequence[str]) -> _Tail:
+def _tail(step: Step, name: str, title: str, options: Mapping[str, Any], taken: frozenset[str]) -> _Tail:
     """The epilogue of a step as a helper; storing the row where there is none."""
     value = step.values[0]
     if step.epilogue is None:
-        call = "std::copy({acc}, {acc} + {count}, out + {row} * {columns} + {begin});"
-        return _Tail("", call, [Argument("tensor", "out", value)])
+        call = "std::copy({acc}, {acc} + ({count}), out + {rows} * {columns} + {begin});"
+        return _Tail("", call, [Argument("tensor", "out", value)], [])
     writer = NestWriter(step.epilogue, f"{name}_epilogue", title, {}, options, "segment", value)
     helper = writer.write()
     arguments = [Argument(a.kind, a.name if a.name not in taken else f"{a.name}_", a.value) for a in helper.arguments]
     passed = ", ".join(a.name for a in arguments)
-    call = f"{name}_epilogue({{acc}}, {passed}, {{row}}, {{begin}}, {{count}});"
-    return _Tail(helper.text + "\n", call, arguments)
+    call = f"{name}_epilogue({{acc}}, {passed}, {{rows}}, {{begin}}, {{count}});"
+    return _Tail(helper.text + "\n", call, arguments, _streams(step, arguments))
+
+
+def _streams(step: Step, arguments: Sequence[Argument]) -> list[str]:
+    """Names of tensors that an epilogue reads element by element at the product's own place."""
+    nest, value = step.epilogue, step.values[0]
+    assert nest is not None
+    spots = {e.position for e in nest.order if e.kind == "load" and e.value is value}
+    values = [e.value for e in nest.order if e.kind == "load" and e.position in spots and e.value is not value]
+    return [a.name for a in arguments if a.kind == "tensor" and a.value in values and a.value.dtype == "float32"]
+
+
+def _rows_passed(step: Step, batch: tuple[str, Size], row: tuple[str, Size], sizes: KernelSizes) -> str:
+    """The outer loop variables of an epilogue (or the row of the output) from the batch and row of a tile."""
+    flat = f"{batch[0]} * {sizes.expr(row[1], 'rows')} + {row[0]}" if batch[0] else row[0]
+    if step.epilogue is None:
+        return f"({flat})"
+    outer = step.epilogue.outer
+    if len(outer) < 2:
+        return flat if outer else ""
+    if batch[0] and [lp.extent for lp in outer] == [batch[1], row[1]]:
+        return f"{batch[0]}, {row[0]}"
+    parts = []
+    for n, loop in enumerate(outer):
+        inner = sizes.expr(product([lp.extent for lp in outer[n + 1 :]], len(row[1].values)), "inner")
+        text = f"({flat})" if inner == "1" else f"({flat}) / {inner}"
+        parts.append(text if n == 0 else f"{text} % {sizes.expr(loop.extent, 'extent')}")
+    return ", ".join(parts)
+
+
+def _prefetches(tail: _Tail, flat: str, columns: str) -> str:
+    """Statements that ask for a tile's rows of the epilogue's streams before the tile is computed."""
+    if not tail.streams:
+        return ""
+    asks = " ".join(f"__builtin_prefetch({name} + ({flat}) * {columns} + begin + q);" for name in tail.streams)
+    pad = "\n" + " " * 24
+    loops = "for (int64_t r = 0; r < tile_rows; ++r)" + pad + "    for (int64_t q = 0; q < count; q += 16) "
+    return loops + (asks if len(tail.streams) == 1 else "{ " + asks + " }") + pad
 
 
 def _signature(name: str, arguments: Sequence[Argument], written: set[Value]) -> str:
@@ -188,11 +226,13 @@ def _operands(pairs: Sequence[tuple[str, Value]], tail: _Tail) -> tuple[list[Arg
     return arguments, names
 
 
-_RESERVED = tuple(
-    "a b packed acc row begin count group block blocks panels vectors panel_size share batch job first last p i r width "
-    "first_row last_row tile_rows m n depth taps image height plane channel pitch positions position stop filters f y x c "
-    "sums left right from to image_in filters_in stride_h stride_w pad_h pad_w out_height out_width".split()
-)
+_NAMES = """
+a b packed panel acc row begin count group block blocks panels vectors panel_size share batch job first last p
+i r width first_row last_row tile_rows m n depth taps image height plane channel pitch positions position
+stop filters f y x c sums left right from to image_in filters_in stride_h stride_w pad_h pad_w out_height
+out_width phase plane_row
+"""
+_RESERVED = frozenset(_NAMES.split())  # variables of the templates below
 _GEMM = """
 {helper}// {title}
 // Panels of B are packed a group at a time (a group stays in L2); tiles of rows then run over the group's panels.
@@ -209,19 +249,22 @@ _GEMM = """
         alignas(64) float acc[TILE_ROWS * TILE_VECTORS * LANES];
         #pragma omp for schedule(static)
         for (int64_t job = 0; job < {jobs}; ++job) {{
-            {decode}const int64_t first_row = job % blocks * block, last_row = std::min<int64_t>(first_row + block, {m});
+            {decode}const int64_t first_row = job % blocks * block;
+            const int64_t last_row = std::min<int64_t>(first_row + block, {m});
             for (int64_t first = 0; first < panels; first += group) {{
                 const int64_t last = std::min(first + group, panels);
                 for (int64_t p = first; p < last; ++p) {{
                     const int64_t begin = first_column(p), count = first_column(p + 1) - begin;
-                    pack_any({b} + {b_offset}begin * {b_n}, {b_k}, {b_n}, {depth}, count, packed.data() + (p - first) * panel_size);
+                    float* panel = packed.data() + (p - first) * panel_size;
+                    pack_any({b} + {b_offset}begin * {b_n}, {b_k}, {b_n}, {depth}, count, panel);
                 }}
                 for (int64_t i = first_row; i < last_row; i += TILE_ROWS) {{
                     const int64_t tile_rows = std::min(TILE_ROWS, last_row - i);
                     for (int64_t p = first; p < last; ++p) {{
                         const int64_t begin = first_column(p), count = first_column(p + 1) - begin;
-                        const int64_t width = tile_any({a} + {a_offset}i * {a_m}, {a_m}, {a_k},
-                                                       packed.data() + (p - first) * panel_size, {depth}, tile_rows, count, acc);
+                        const float* panel = packed.data() + (p - first) * panel_size;
+                        {prefetch}const int64_t width =
+                            tile_any({a} + {a_offset}i * {a_m}, {a_m}, {a_k}, panel, {depth}, tile_rows, count, acc);
                         for (int64_t r = 0; r < tile_rows; ++r) {call}
                     }}
                 }}
@@ -250,16 +293,19 @@ def gemm_function(step: Step, name: str, title: str, variants: int, options: Map
         text = sizes.affine(position, variables, offset=True)
         return f"{text} + " if text else ""
 
-    row = f"batch * {m} + i + r" if layout.batch else "i + r"
+    batch = ("batch" if layout.batch else "", batches)
+    rows = _rows_passed(step, batch, ("i + r", layout.m.extent), sizes)
+    flat = f"batch * {m} + i + r" if layout.batch else "i + r"
     fields = {
         "helper": tail.helper, "title": title, "m": m, "n": n, "depth": depth, "decode": decode,
-        
+
         "jobs": ("" if count == "1" else f"{count} * ") + "blocks",
         "work": " * ".join([*([count] if count != "1" else []), m, n, depth]),
         "a": names["a"], "b": names["b"], "a_offset": offset(a), "b_offset": offset(b),
         "a_m": sizes.expr(a.coefficient(layout.m), "a_row"), "a_k": sizes.expr(a.coefficient(layout.k), "a_step"),
         "b_k": sizes.expr(b.coefficient(layout.k), "b_row"), "b_n": sizes.expr(b.coefficient(layout.n), "b_step"),
-        "call": tail.call.format(acc="acc + r * width", row=f"({row})" if step.epilogue is None else row, begin="begin", count="count", columns=n),
+        "call": tail.call.format(acc="acc + r * width", rows=rows, begin="begin", count="count", columns=n),
+        "prefetch": _prefetches(tail, flat, n),
     }  # fmt: skip
     return _finished(_GEMM, fields, name, step, arguments, tail, sizes)
 
@@ -320,7 +366,8 @@ _CONV = """
     for (int64_t c = 0; c < {channels}; ++c)
         for (int64_t y = 0; y < {kernel_h} * {dilation_h}; y += {dilation_h})
             for (int64_t x = 0; x < {kernel_w} * {dilation_w}; x += {dilation_w})
-                taps.push_back(c * channel + (y % stride_h * stride_w + x % stride_w) * plane + y / stride_h * pitch + x / stride_w);
+                taps.push_back(c * channel + (y % stride_h * stride_w + x % stride_w) * plane +
+                               y / stride_h * pitch + x / stride_w);
     #pragma omp parallel if ({batches} * {filters} * depth * positions > 262144)
     {{
         std::vector<float> image({channels} * channel + WIDTH, 0.0f);
@@ -330,10 +377,14 @@ _CONV = """
             for (int64_t c = 0; c < {channels}; ++c) {{
                 for (int64_t y = 0; y < height; ++y) {{
                     const float* from = {x} + ((batch * {channels} + c) * height + y) * width;
-                    const int64_t padded_y = y + pad_h;
-                    float* to = image.data() + c * channel + padded_y % stride_h * stride_w * plane + padded_y / stride_h * pitch;
-                    if (stride_w == 1) std::copy(from, from + width, to + pad_w);
-                    else for (int64_t x = 0; x < width; ++x) to[(x + pad_w) % stride_w * plane + (x + pad_w) / stride_w] = from[x];
+                    const int64_t phase = (y + pad_h) % stride_h, plane_row = (y + pad_h) / stride_h;
+                    float* to = image.data() + c * channel + phase * stride_w * plane + plane_row * pitch;
+                    if (stride_w == 1) {{
+                        std::copy(from, from + width, to + pad_w);
+                        continue;
+                    }}
+                    for (int64_t x = pad_w; x < width + pad_w; ++x)
+                        to[x % stride_w * plane + x / stride_w] = from[x - pad_w];
                 }}
             }}
             for (int64_t position = 0; position < positions; position += WIDTH) {{
@@ -374,11 +425,12 @@ def conv_function(step: Step, name: str, title: str, variants: int, options: Map
         "dilation_h": value.attrs["dilation"][0], "dilation_w": value.attrs["dilation"][1],
     }  # fmt: skip
     fields = {key: sizes.name(size, f"n_{key}") for key, size in texts.items()}
-    row = f"batch * {fields['filters']} + f + r"
+    rows = _rows_passed(step, ("batch", x.shape[0]), ("f + r", weight.shape[0]), sizes)
     fields |= {
         "helper": tail.helper, "title": title, "x": names["image_in"], "weight": names["filters_in"],
-        "call": tail.call.format(acc="sums", row=f"({row})" if step.epilogue is None else row,
-                                 begin="y * out_width + left", count="(right - left)" if step.epilogue is None else "right - left",
-                                 columns="(out_height * out_width)"),
+        "call": tail.call.format(
+            acc="sums", rows=rows, begin="y * out_width + left", count="right - left",
+            columns="(out_height * out_width)",
+        ),
     }  # fmt: skip
     return _finished(_CONV, fields, name, step, arguments, tail, sizes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._nest import is_element
+from kernelwright.codegen._nest import has_long_rows, is_element
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.records import KnobValue
 
@@ -19,13 +19,15 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "tile": ("8x3", "12x2", "14x2", "6x3"),
     "scratch": ("keep", "recompute"),
     "in_place": (True, False),
+    "prefetch": (True, False),
     "reciprocal_math": (False, True),
     "VECTOR_BITS": (512, 256),
     "UNROLL": (False, True),
     "BLOCK": (256, 64, 128, 512, 1024),
     "GROUP_KB": (256, 64, 128, 512),
+    "STRIPE": (64, 32, 128, 0),
 }
-CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB")
+CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB", "STRIPE")
 
 
 def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
@@ -62,6 +64,8 @@ def relevant(graph: Graph) -> tuple[str, ...]:
         names.append("scratch")
     if _has_columns(plan):
         names.append("BLOCK")
+    if any(s.nest is not None and has_long_rows(s.nest) for s in plan.steps):
+        names += ["STRIPE", "prefetch"]
     if any(s.alias for s in plan.steps):
         names.append("in_place")
     return tuple(n for n in CHOICES if n in names)

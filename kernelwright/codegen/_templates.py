@@ -6,6 +6,10 @@ from kernelwright.codegen._ir import Value
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._size import Size, product
 
+_POOL_WINDOW = """struct {name}_window {{
+    int64_t height, width, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+}};
+"""
 _POOL_BODY = """
 // One output row: the window's rows are taken together column by column, then windows along the row.
 template <int64_t KERNEL, int64_t STRIDE>
@@ -84,7 +88,7 @@ def pool_function(value: Value, name: str, title: str, variants: int) -> Functio
         "scale": "" if largest or not whole else " / (float)(window.height * window.width)",
         "count": "" if largest or whole else _POOL_COUNT,
     }
-    struct = f"struct {name}_window {{\n    int64_t height, width, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;\n}};\n"
+    struct = _POOL_WINDOW.format(name=name)
     text = struct + _POOL_BODY.format(**parts) + _POOL_CALL.format(**parts)
     if not parts["count"]:
         text = text.replace("        int64_t rows = 0;\n", "").replace("            ++rows;\n", "")
@@ -130,7 +134,8 @@ extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_
 _SCAN_COLUMNS = """
 // {title}
 // The running sums of a block of columns advance together.
-extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_t outer, int64_t steps, int64_t width) {{
+extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_t outer, int64_t steps,
+                       int64_t width) {{
     const int64_t blocks = (width + BLOCK - 1) / BLOCK;
     #pragma omp parallel for schedule(static) if (outer * steps * width > 65536)
     for (int64_t block = 0; block < outer * blocks; ++block) {{

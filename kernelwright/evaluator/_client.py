@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -163,7 +164,7 @@ class Client:
 
     def _receive(self, op: str, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         try:
-            message, fds = recv_message(self.sock, timeout_s=timeout_s)
+            message, fds = recv_message(self.sock, timeout_s=timeout_s, max_fds=1)
         except PeerTimeout:
             raise WorkerFailed(Failure("timeout", op, f"{op} took longer than its limit"), self.name) from None
         except PeerClosed:
@@ -177,11 +178,11 @@ class Client:
         return Failure("died", op, describe_exit(exit_), None, exit_)
 
     def _read_source(self, fd: int) -> str:
-        size = os.fstat(fd).st_size
-        if size > MAX_SOURCE_BYTES:
-            message = f"a source of {size} bytes is over {MAX_SOURCE_BYTES}"
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SOURCE_BYTES:
+            message = f"a source to build is a memory file of at most {MAX_SOURCE_BYTES} bytes"
             raise WorkerFailed(Failure("protocol", "build", message), self.name)
-        return os.pread(fd, size, 0).decode(errors="replace")
+        return os.pread(fd, status.st_size, 0).decode(errors="replace")
 
     def _serve_build(self, message: dict[str, Any], fds: Sequence[int]) -> None:
         try:

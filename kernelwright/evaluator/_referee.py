@@ -162,10 +162,11 @@ class Referee:
         """Start a worker on the timing core(s).
 
         ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
-        one problem, shared by the reference's workers of that problem alone.
+        one problem, shared by the reference's workers of that problem alone. Rungs without a file system of their own
+        cannot show it; there each of these workers compiles for itself.
         """
         mounts, variables = [], dict(env or {})
-        if inductor_cache is not None:
+        if inductor_cache is not None and self.sandbox.name == "bwrap":
             folder = self._cache_dir / "inductor" / inductor_cache[:32]
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o1777)

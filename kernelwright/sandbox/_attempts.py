@@ -57,12 +57,14 @@ def _environment(payload: dict[str, Any]) -> str:
 
 
 def _secret_file(payload: dict[str, Any]) -> str:
-    return payload["secret"] if _opens(payload["secret"], os.O_RDONLY) else ""
+    """Look for the canary file at its place, and below every mount: the host's tree may hang anywhere."""
+    paths = [mount + payload["secret"] for mount in _mounts()]
+    return ", ".join(path for path in paths if _opens(path, os.O_RDONLY))
 
 
 def _write_outside(payload: dict[str, Any]) -> str:
     """Try the system's directories, and leave a mark in each of the host's that the trusted side will look at."""
-    for directory in payload["marked"]:
+    for directory in [mount + directory for mount in _mounts() for directory in payload["marked"]]:
         with contextlib.suppress(OSError):
             os.close(os.open(os.path.join(directory, payload["mark"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     for directory in payload["forbidden"]:
@@ -136,6 +138,11 @@ def _descriptors(payload: dict[str, Any]) -> str:
     sockets = [link for link in links if link.startswith("socket:")]
     others = [link for link in links if not link.startswith("socket:")]
     return ", ".join([*others, *sockets[payload["sockets"] :]])
+
+
+def _mounts() -> list[str]:
+    """The mount points in sight, without a slash at the end."""
+    return sorted({line.split()[1].rstrip("/") for line in _read("/proc/self/mounts").splitlines()})
 
 
 def _opens(path: str, flags: int) -> bool:

@@ -300,7 +300,8 @@ class BaseSandbox(ABC):
         rlimits = {
             "core": 1,  # 0 would still feed a core_pattern that is a pipe; 1 is the kernel's mark for "not even that"
             "cpu": limits.cpu_s,
-            "fsize": limits.tmpfs_bytes,
+            # A sized tmpfs bounds files by itself; memory files, which outputs travel in, may be larger than it.
+            "fsize": limits.memory_bytes if self._isolated else limits.tmpfs_bytes,
             "memlock": 8 << 20,
             "msgqueue": 0,
             "nice": 0,

@@ -84,6 +84,6 @@ def _drop_privileges(uid: int | None, *, keep_read: bool) -> None:
             _kernel.prctl(_kernel.PR_SET_KEEPCAPS, 1)
         os.setresuid(uid, uid, uid)
     _kernel.drop_capabilities(keep=keep)
-    # Changed credentials make a process undumpable. The referee of an ordinary user reads outputs with
-    # process_vm_readv, which the kernel then refuses; nobody else can reach into the sandbox.
+    # Changed credentials make a process undumpable: its own /proc/self would belong to root, and the referee of an
+    # ordinary user could not read outputs with process_vm_readv. Nobody else can reach into the sandbox.
     _kernel.prctl(_kernel.PR_SET_DUMPABLE, 1)

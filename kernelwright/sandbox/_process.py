@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,6 +21,7 @@ from kernelwright.errors import SandboxError
 from kernelwright.sandbox import _landlock, _slots, _spawn, _tasks
 from kernelwright.sandbox._base import BaseSandbox, Job, LaunchParts, entry_command, reaper, standard_streams
 from kernelwright.sandbox._cgroups import Cgroups, Group
+from kernelwright.sandbox._home import Home, remove_stale
 from kernelwright.sandbox._nursery import Zygote
 from kernelwright.sandbox._view import base_environment, package_parent
 
@@ -38,6 +37,7 @@ class ProcessSandbox(BaseSandbox):
 
     def __init__(self, *, python_paths: Sequence[str] = (), threads: int = 1) -> None:
         super().__init__(python_paths=python_paths, threads=threads, groups=self._find_groups(), isolated=False)
+        remove_stale()
         self._as_root = os.geteuid() == 0
         # The guest's user cannot pass a closed directory above the interpreter: it may then read past file modes, and
         # Landlock alone says what.
@@ -65,16 +65,19 @@ class ProcessSandbox(BaseSandbox):
                 raise SandboxError(
                     f"the {self.name!r} rung cannot show {mount.source} at {mount.target}", hint="use --sandbox bwrap"
                 )
-        home = _make_home(job, plan["uid"])
+        home = Home(job, plan["uid"])
         try:
-            self._settle(job, plan, home)
+            self._settle(job, plan, home.path)
             zygote = self.zygote_for(job) if not job.limits.allow_exec else None
             if zygote is not None:
-                return self._launch_warm(zygote, job, control, home)
-            return self._launch_cold(job, plan, control, home)
+                parts = self._launch_warm(zygote, job, control)
+            else:
+                parts = self._launch_cold(job, plan, control)
         except BaseException:
-            _remove_home(home)
+            home.remove()
             raise
+        parts.cleanup.append(home.remove)
+        return parts
 
     def _settle(self, job: Job, plan: dict[str, Any], home: str) -> None:
         """Put the private directories into the plan."""
@@ -91,7 +94,7 @@ class ProcessSandbox(BaseSandbox):
         writable = [work, "/dev/null", *(mount.source for mount in job.mounts if mount.writable)]
         plan["landlock"] = {"read": readable, "write": writable}
 
-    def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket, home: str) -> LaunchParts:
+    def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket) -> LaunchParts:
         plan["reaper"] = True
         with standard_streams(job.stdin) as (stdin, stdout, stderr, pipes):
             argv = entry_command(job.kind, control)
@@ -102,14 +105,13 @@ class ProcessSandbox(BaseSandbox):
             reaper(process),
             self.around,
             guests=lambda: _tasks.tree(process.pid)[1:],
-            cleanup=[lambda: _remove_home(home)],
         )
 
-    def _launch_warm(self, zygote: Zygote, job: Job, control: socket.socket, home: str) -> LaunchParts:
+    def _launch_warm(self, zygote: Zygote, job: Job, control: socket.socket) -> LaunchParts:
         with standard_streams(b"") as (_, stdout, stderr, pipes):
             zygote.fork(control, stdout, stderr, preload=job.preload)
         layers = ("zygote", *self.around)
-        return LaunchParts(pipes, lambda: None, None, layers, warm=True, cleanup=[lambda: _remove_home(home)])
+        return LaunchParts(pipes, lambda: None, None, layers, warm=True)
 
     def _find_groups(self) -> Cgroups:
         return Cgroups.detect()
@@ -159,38 +161,6 @@ class UnconfinedSandbox(ProcessSandbox):
     def describe_all(self) -> tuple[str, ...]:
         """See :class:`BaseSandbox`."""
         return self.around
-
-
-def _make_home(job: Job, uid: int | None) -> str:
-    """A directory with ``in`` (the job's files) and ``job`` (the guest's own)."""
-    home = tempfile.mkdtemp(prefix="kernelwright-sandbox-")
-    os.chmod(home, 0o711 if uid is not None else 0o700)
-    os.mkdir(f"{home}/in", 0o755)
-    os.mkdir(f"{home}/job", 0o700)
-    for name, data in job.files.items():
-        path = f"{home}/in/{name}"
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "xb") as file:
-            file.write(data)
-        os.chmod(path, 0o444)
-    if uid is not None:
-        os.chown(f"{home}/job", uid, uid)
-    return home
-
-
-def _remove_home(home: str) -> None:
-    """Remove what a guest left, whatever modes it set; ``rmtree`` follows no links."""
-
-    def retry(function: Callable[[str], None], path: str, _: object) -> None:
-        os.chmod(os.path.dirname(path), 0o700)
-        if not os.path.islink(path):
-            os.chmod(path, 0o700)
-        function(path)
-
-    try:
-        shutil.rmtree(home, onerror=retry)
-    except OSError:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _ender(process: _spawn.Process, uid: int | None) -> Callable[[], None]:

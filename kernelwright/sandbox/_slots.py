@@ -30,8 +30,6 @@ def acquire() -> int | None:
         return None
     with _lock:
         for uid in range(FIRST_UID, FIRST_UID + _COUNT):
-            if uid in _held:
-                continue
             lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 lock.bind(f"\0kernelwright-slot-{uid}")

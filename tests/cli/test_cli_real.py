@@ -53,8 +53,8 @@ rounds = 2
 baselines = ["eager"]
 looks = [12]
 window_ms = 0.5
-confirm_pairs = 2
-confirm_max_pairs = 2
+confirm_pairs = 5
+confirm_max_pairs = 5
 check_trials = 2
 pool_bytes = "16MiB"
 """

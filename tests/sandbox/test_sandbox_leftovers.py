@@ -144,6 +144,23 @@ def start_owner(kind, guests, ending, directory):
     )
 
 
+def test_directories_of_a_dead_owner_are_removed_and_of_a_live_one_kept(guests, process, private_tmp):
+    ours, theirs = socket.socketpair()
+    with ours:
+        worker = process.start_worker("sandbox_guests:echo", sock=theirs)
+        (alive,) = directories()
+        dead = Path(private_tmp, "kernelwright-sandbox-dead")
+        (dead / "job").mkdir(parents=True)
+        fresh = Path(private_tmp, "kernelwright-sandbox-fresh")  # perhaps not locked yet
+        fresh.mkdir()
+        for path in (dead, Path(private_tmp, alive)):
+            os.utime(path, (0, 0))
+        open_sandbox("process").close()
+        assert directories() == {alive, fresh.name}
+        worker.kill()
+    assert directories() == {fresh.name}
+
+
 def test_a_worker_outlives_the_thread_that_started_it(sandbox):
     import threading
 

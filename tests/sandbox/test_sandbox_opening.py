@@ -126,6 +126,17 @@ os.execv("{real}", ["bwrap", *kept, *"{add}".split(), *rest])
 """
 
 
+def test_warm_workers_that_are_not_isolated_are_found_out(guests, bwrap, monkeypatch):
+    """The sandbox claims one namespace more than its workers have: as root it makes no user namespace."""
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user's sandbox has all of them")
+    with open_sandbox("bwrap", python_paths=[guests]) as sandbox:
+        monkeypatch.setattr(sandbox, "namespaces", ("pid", "user"))
+        for _ in range(2):
+            with pytest.raises(SandboxError, match="shares user"):
+                sandbox.call("sandbox_guests:double", {"value": 1})
+
+
 def test_a_bubblewrap_that_fails_is_an_error_with_its_words(bwrap, monkeypatch, tmp_path):
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'No permissions to create namespaces' >&2\nexit 1\n")

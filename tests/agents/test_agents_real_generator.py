@@ -1,0 +1,57 @@
+"""The offline roles over the real generator, with the capture run in this process instead of the sandbox."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from campaign_fakes import make_evaluation
+
+from kernelwright.agents import Attempt, CoderError, OfflineCoder, OfflineJudge, Peaks, StepContext, Workbench
+from kernelwright.datasets import find_problem
+from kernelwright.records import Status
+
+
+@pytest.fixture(scope="module")
+def context() -> StepContext:
+    from kernelwright.codegen._capture import capture_entry
+
+    bench = Workbench(lambda entry, payload: capture_entry(payload))
+    return StepContext(problem=find_problem("gemm_bias_gelu"), backend="cpp", round=0, rounds=6, bench=bench)
+
+
+def grow(context: StepContext, proposal, **measured) -> StepContext:
+    evaluation = make_evaluation(proposal.candidate, **measured)
+    attempt = Attempt(context.round, str(context.round), proposal.candidate, evaluation.verdict, proposal.action)
+    context = dataclasses.replace(context, attempts=(*context.attempts, attempt))
+    advice = OfflineJudge(Peaks(10.0, 100.0)).advise(context, evaluation)
+    advised = dataclasses.replace(attempt, advice=advice)
+    return dataclasses.replace(context, attempts=(*context.attempts[:-1], advised), round=context.round + 1)
+
+
+def test_proposals_are_different_valid_files_that_keep_their_parent(context):
+    coder = OfflineCoder()
+    for _ in range(4):
+        context = grow(context, coder.propose(context), speedup=1.5, latency_ms=2.0)
+    sources = [attempt.candidate.source for attempt in context.attempts]
+    assert len(set(sources)) == 4
+    for source in sources:
+        compile(source, "candidate.py", "exec")
+        assert "class ModelNew" in source
+    assert [len(attempt.candidate.parents) for attempt in context.attempts] == [0, 1, 1, 1]
+    assert all(attempt.action["bytes_moved"] > 0 for attempt in context.attempts)
+
+
+def test_a_failed_default_is_repaired_by_a_safer_schedule(context):
+    coder = OfflineCoder()
+    first = coder.propose(context)
+    repaired = coder.propose(grow(context, first, status=Status.INCORRECT_NUMERICAL))
+    assert first.action["schedule"]["gemm"] == "own"
+    assert repaired.action["schedule"]["gemm"] == "library"
+    assert repaired.candidate.operator == "repair"
+
+
+def test_what_cannot_be_captured_says_why(context):
+    refused = Workbench(lambda entry, payload: {"ok": False, "reason": "torch.export: data-dependent branch"})
+    with pytest.raises(CoderError, match="data-dependent branch"):
+        OfflineCoder().propose(dataclasses.replace(context, bench=refused))
