@@ -40,7 +40,7 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)
 _PATH_FIELDS = frozenset({"store", "cache_dir"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
 
-SandboxName = Literal["bwrap", "docker", "process", "none"]
+SandboxName = Literal["auto", "bwrap", "docker", "process", "none"]
 
 
 class SettingValue(NamedTuple):
@@ -137,7 +137,7 @@ class Settings(BaseModel):
     cache_dir: FilePath = Field(
         default_factory=lambda: _default_cache_dir(os.environ), description="build cache folder"
     )
-    sandbox: SandboxName = Field("bwrap", description="what confines candidates")
+    sandbox: SandboxName = Field("auto", description="what confines candidates; auto: bwrap, else process")
     backend: Backend = Field("cpp", description="language of new kernels")
     threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
     baselines: Names = Field(("eager", "compile"), description="what candidates are timed against")
@@ -160,13 +160,13 @@ class Settings(BaseModel):
     noise_bound: Ratio = Field(0.014, description="what a lower bound must clear to be called faster, ratio minus one")
     window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
     pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
-    confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=2)] = Field(
+    confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(
         5, description="process pairs of a confirmation"
     )
-    confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=2)] = Field(
+    confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(
         20, description="most process pairs of a confirmation"
     )
-    check_trials: Count = Field(6, description="fresh-data trials of a correctness check")
+    check_trials: Count = Field(7, description="fresh-data trials of a correctness check")
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -187,7 +187,7 @@ class Settings(BaseModel):
     @field_validator("confirm_max_pairs")
     @classmethod
     def _bounds_in_order(cls, value: int, info: ValidationInfo) -> int:
-        least = info.data.get("confirm_pairs", 2)
+        least = info.data.get("confirm_pairs", 5)
         if value < least:
             raise ValueError(f"must be at least confirm_pairs, which is {least}")
         return value

@@ -327,7 +327,7 @@ class RunConfig(Record):
     backend: Backend = "cpp"
     rounds: int = Field(default=6, ge=1)
     max_minutes: float | None = None
-    sandbox: str = "bwrap"
+    sandbox: str = "auto"
     threads: int = Field(default=1, ge=1)
     baselines: tuple[str, ...] = ("eager", "compile")
     recipe: str = "default"

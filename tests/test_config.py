@@ -36,7 +36,7 @@ def test_defaults_follow_the_home_and_xdg_folders(tmp_path):
 
 def test_constructor_alone_gives_valid_defaults():
     settings = Settings()
-    assert settings.sandbox == "bwrap"
+    assert settings.sandbox == "auto"
     assert settings.baselines == ("eager", "compile")
     assert settings.looks == (12, 24, 48, 96)
     assert settings.max_minutes is None
@@ -54,7 +54,7 @@ def test_each_source_beats_the_one_below_it(tmp_path):
     assert described["threads"] == (3, "env KERNELWRIGHT_THREADS")
     assert described["judge"] == ("flag", "flag")
     assert described["coder"] == ("set", "flag --set")
-    assert described["sandbox"] == ("bwrap", "default")
+    assert described["sandbox"] == ("auto", "default")
     assert described["baselines"] == (["eager", "compile"], "default")
     assert list(described) == list(Settings.model_fields)
 

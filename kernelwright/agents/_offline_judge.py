@@ -118,9 +118,9 @@ class Case:
         return since
 
     @property
-    def seed_tried(self) -> bool:
-        """Whether TorchInductor's kernel was judged already."""
-        return any(attempt.action.get("origin") == "seed" for attempt in self.context.attempts)
+    def seed_asked_for(self) -> bool:
+        """Whether TorchInductor's kernel was advised already; where there is none, asking again gives none either."""
+        return any(attempt.advice and "seed" in attempt.advice.action for attempt in self.context.attempts)
 
     @property
     def behind_compile(self) -> bool:
@@ -263,7 +263,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "seed",
-        lambda case: case.behind_compile and not case.seed_tried,
+        lambda case: case.behind_compile and not case.seed_asked_for,
         _try_seed,
         "where torch.compile still wins, its generated code is the cheapest thing to learn from",
     ),

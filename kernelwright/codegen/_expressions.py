@@ -68,6 +68,8 @@ class ExpressionWriter:
         self.local: dict[Expr, str] = {}
         self.striped = False
         self.total_names: dict[Expr, str] = {}
+        self.total_texts: dict[Expr, str] = {}
+        self.flags: dict[Expr, str] = {}
         self.counts: dict[Expr, int] = {}
         self.reading: set[Expr] = set()
         self.stage = 0
@@ -192,7 +194,7 @@ class ExpressionWriter:
             self._bind(expr, text)
 
     def _bind(self, expr: Expr, text: str) -> None:
-        base = expr.value.name if expr.kind != "load" else f"{self._tensor(expr.value)}_value"
+        base = expr.value.name if expr.kind != "load" else f"{expr.value.name}_value"
         name = base if base not in self.names_taken else self.fresh(base)
         self.names_taken.add(name)
         self.emit(f"const {ctype(expr)} {name} = {text};")

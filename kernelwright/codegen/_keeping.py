@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection
+from functools import partial
 
 from kernelwright.codegen._expressions import ExpressionWriter, ctype
 from kernelwright.codegen._ir import Value
@@ -43,7 +45,7 @@ class KeepingWriter(ExpressionWriter):
         nest = self.nest
         for value, stored, position in nest.stores:
             holders = [e for e, place in self.cached.items() if place == f"store:{value.name}"]
-            taken = any(self._needed_after(expr.stage, h.__eq__, {*self.cached, expr}) for h in holders)
+            taken = any(self._needed_after(expr.stage, partial(operator.is_, h), {*self.cached, expr}) for h in holders)
             fits = value.dtype == expr.value.dtype and is_element(nest, stored) and self._overwritable(value, expr)
             if fits and not taken and stored is not expr and stored.stage > expr.stage and self._whole_row(position):
                 self.cached[expr] = f"store:{value.name}"

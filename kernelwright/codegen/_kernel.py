@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.codegen._expressions import ctype
 from kernelwright.codegen._ir import STORED_TYPES
 from kernelwright.codegen._loops import PARALLEL_FROM
 from kernelwright.codegen._nest import Nest, is_element
-from kernelwright.codegen._reductions import CLAUSE, START, ColumnReductionWriter
+from kernelwright.codegen._reductions import ColumnReductionWriter
 
 
 @dataclass
@@ -108,15 +106,7 @@ class NestWriter(ColumnReductionWriter):
 
     def _rows(self) -> None:
         nest = self.nest
-        totals = [e for e in nest.order if e.kind == "reduce" and e.scope in ("all", "outer")]
-        clauses = ""
-        for expr in totals:
-            kind = "double" if expr.value.op in ("sum", "prod") and expr.value.dtype == "float32" else ctype(expr)
-            name = self.fresh(f"{expr.value.name}_total")
-            self.texts[expr] = name if kind == ctype(expr) else f"({ctype(expr)}){name}"
-            self.emit(f"{kind} {name} = {START[expr.value.op]};")
-            clauses += f" reduction({CLAUSE[expr.value.op]} : {name})"
-        self.total_names = {e: re.sub(r"^\(\w+\)", "", self.texts[e]) for e in totals}
+        clauses = self._declare_totals()
         self._open_rows(clauses)
         self._row_pointers()
         last = max(e.stage for e in nest.order)

@@ -84,9 +84,11 @@ def _var(
 
 
 @lowering("var_mean")
-def _var_mean(b: Builder, x: Value, dims: Any = None, keepdim: bool = False, *, correction: Any = None) -> list[Value]:
-    mean, variance = b.variance(x, _axes(x, dims), keepdim, 1.0 if correction is None else float(correction))
-    return [variance, b.reshape(mean, variance.shape)]
+def _var_mean(
+    b: Builder, x: Value, dims: Any = None, second: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> list[Value]:
+    variance = _var(b, x, dims, second, keepdim, correction=correction)
+    return [variance, b.mean(x, _axes(x, None if isinstance(dims, bool) else dims), keepdim)]
 
 
 @lowering("logsumexp")

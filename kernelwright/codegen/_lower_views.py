@@ -80,6 +80,12 @@ def _expand(b: Builder, x: Value, shape: Sequence[int | Size], *, implicit: bool
     return b.expand(x, [x.shape[d - lead] if s == -1 else b.size(s) for d, s in enumerate(shape)])
 
 
+@lowering("broadcast_tensors")
+def _broadcast_tensors(b: Builder, tensors: Sequence[Value]) -> list[Value]:
+    shape = b.broadcast([t.shape for t in tensors])
+    return [b.expand(t, shape) for t in tensors]
+
+
 @lowering("expand_as", "broadcast_to")
 def _expand_as(b: Builder, x: Value, other: Any) -> Value:
     return b.expand(x, other.shape) if isinstance(other, Value) else _expand(b, x, other)

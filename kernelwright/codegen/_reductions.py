@@ -37,7 +37,7 @@ class RowReductionWriter(LoopWriter):
                 if self.striped:
                     self.emit(f"int {flag}_lanes[STRIPE] = {{0}};")
                 clauses.setdefault("|", []).append(flag)
-                self.texts[expr] = flag
+                self.flags[expr] = flag
             self.local[expr] = name
         return clauses
 
@@ -55,7 +55,7 @@ class RowReductionWriter(LoopWriter):
             sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}[op]
             self.emit(f"{slot} {sign} {text};")
         if self._watches_nan(expr):
-            flag = f"{self.texts[expr]}_lanes[lane]" if self.striped else self.texts[expr]
+            flag = f"{self.flags[expr]}_lanes[lane]" if self.striped else self.flags[expr]
             self.emit(f"{flag} |= {atom(text)} != {atom(text)};")
 
     def _join_lanes(self, reduces: list[Expr]) -> None:
@@ -69,28 +69,53 @@ class RowReductionWriter(LoopWriter):
                 update = f"{name} = {name}_lanes[lane] {sign} {name} ? {name}_lanes[lane] : {name}"
             self.emit(f"for (int64_t lane = 0; lane < STRIPE; ++lane) {update};")
             if self._watches_nan(expr):
-                flag = self.texts[expr]
+                flag = self.flags[expr]
                 self.emit(f"for (int64_t lane = 0; lane < STRIPE; ++lane) {flag} |= {flag}_lanes[lane];")
 
     def _finish(self, expr: Expr) -> None:
         """After a pass: NaN flags, positions of extremes, totals."""
         name, op = self.local[expr], expr.value.op
         if self._watches_nan(expr):
-            self.emit(f"if ({self.texts[expr]}) {name} = NAN;")
+            self.emit(f"if ({self.flags[expr]}) {name} = NAN;")
         self.texts[expr] = name
         if op in ("argmax", "argmin"):
             self.texts[expr] = self._find(expr, name)
         if expr.scope == "all":
             self._accumulate_total(expr, name)
+            self.texts[expr] = self.total_texts[expr]
+
+    def _declare_totals(self) -> str:
+        """Declare what is reduced over all rows; returns the clauses of the parallel loop."""
+        clauses = ""
+        for expr in self.nest.order:
+            if expr.kind != "reduce" or expr.scope not in ("all", "outer"):
+                continue
+            op, kind = expr.value.op, ctype(expr)
+            wide = op in ("sum", "prod") and expr.value.dtype == "float32"
+            name = self.fresh(f"{expr.value.name}_total")
+            self.total_names[expr] = name
+            self.emit(f"{'double' if wide else kind} {name} = {START[op]};")
+            clauses += f" reduction({CLAUSE[op]} : {name})"
+            self.total_texts[expr] = f"({kind}){name}" if wide else name
+            if self._total_watches_nan(expr):
+                self.emit(f"int {name}_nan = 0;")
+                clauses += f" reduction(| : {name}_nan)"
+                self.total_texts[expr] = f"({name}_nan ? NAN : {name})"
+            self.texts[expr] = self.total_texts[expr]
+        return clauses
+
+    def _total_watches_nan(self, expr: Expr) -> bool:
+        return expr.value.op in ("amax", "amin") and expr.value.dtype.startswith("float")
 
     def _accumulate_total(self, expr: Expr, text: str) -> None:
+        """Add a row's value to a total; ``max`` of threads' totals would lose a NaN, so a flag carries it."""
         name, op = self.total_names[expr], expr.value.op
         if op in ("amax", "amin"):
-            sign = ">" if op == "amax" else "<"
-            self.emit(f"{name} = ({text} {sign} {name} || {atom(text)} != {atom(text)}) ? {text} : {name};")
+            self.emit(f"{name} = {text} {'>' if op == 'amax' else '<'} {name} ? {text} : {name};")
         else:
-            self.emit(f"{name} { ({'sum': '+=', 'prod': '*=', 'any': '|=', 'all': '&='}[op]) } {text};")
-        self.texts[expr] = f"({ctype(expr)}){name}"
+            self.emit(f"{name} { {'sum': '+=', 'prod': '*=', 'any': '|=', 'all': '&='}[op] } {text};")
+        if self._total_watches_nan(expr):
+            self.emit(f"{name}_nan |= {text} != {text};")
 
     def _find(self, expr: Expr, extreme: str) -> str:
         """The first position of an extreme value (or of the first NaN) in a row."""

@@ -195,6 +195,8 @@ class ProblemSession:
     def _run(self, candidate: Candidate, progress: _Progress, *, control: bool, timed: bool, confirm: bool) -> None:
         with progress.timed("screen"):
             self._screen(candidate, progress, control=control)
+        if candidate.backend == "cuda":
+            raise _Refused(Status.UNCHECKED, "build", "CUDA candidates cannot be built or checked by this version")
         check_set = self.prepare("interpreter" if candidate.backend == "triton" else "cpu")
         with progress.timed("build"):
             self._on_stage("build")

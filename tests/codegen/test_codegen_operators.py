@@ -18,7 +18,7 @@ UNARY = (
 BINARY = (
     "x + y|x - y|x * y|x / (y.abs() + 0.1)|torch.maximum(x, y)|torch.minimum(x, y)|torch.add(x, y, alpha=0.3)|x + z|x * z|"
     "torch.where(x > y, x, z)|(x > y)|(x <= y) & (x != z)|torch.logical_or(x > 0, y > 0)|(~(x == y)).to(torch.float32)|"
-    "torch.lerp(x, y, 0.3)|torch.addcmul(x, y, z, value=0.5)|x.int() + 1|torch.max(x, y)|F.prelu(x, w)|F.glu(x[:, :2 * (x.shape[1] // 2)], 1)"
+    "torch.lerp(x, y, 0.3)|torch.addcmul(x, y, z, value=0.5)|x.int() + 1|torch.max(x, y)|F.prelu(x, self.w)|F.glu(x[:, :2 * (x.shape[1] // 2)], 1)"
 ).split("|")
 
 
@@ -41,7 +41,7 @@ SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, -1e30, 88
 
 def test_special_values_follow_torch(build):
     names = "x.exp()|x.relu()|x.tanh()|x.sigmoid()|x.clamp(-1, 1)|torch.erf(x)|x.log()|x.sqrt()|F.silu(x)|x.abs()|F.leaky_relu(x)|F.hardtanh(x)"
-    built = build(_returned([*names.split("|"), "F.gelu(x)", "F.softplus(x)"]), "torch.randn(5, 12)")
+    built = build(_returned([*names.split("|"), "F.softplus(x)"]), "torch.randn(5, 12)")
     reference, candidate, _ = built.models({})
     x = torch.tensor(SPECIAL).repeat(5, 1)
     with torch.no_grad():
@@ -55,8 +55,6 @@ def test_binary_operators_and_broadcasting(build):
         "torch.randn(6, 21), torch.randn(6, 21), torch.randn(21)",
         init="self.w = nn.Parameter(torch.tensor([0.3]))",
     )
-    source = built.source.replace("w)", "self.w)")
-    assert source
     built.check()
 
 
