@@ -9,7 +9,7 @@ import click
 
 from kernelwright.cli._common import Common, common_options, say, stdout_console
 from kernelwright.cli._progress import show_progress
-from kernelwright.cli._tables import duration, short, weak_sandbox, winners_table
+from kernelwright.cli._tables import duration, short, suite_summary, weak_sandbox, winners_table
 from kernelwright.errors import InvalidReferenceError, UsageError
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ def _print_report(result: CampaignResult, settings: Settings, layers: list[str],
     for row in result.rows:
         if row.state == "failed":
             console.print(f"[red]{escape(row.problem)}[/red]: {escape(row.reason)}", soft_wrap=True)
+    for line in suite_summary(result.rows, settings.baselines):
+        console.print(line, soft_wrap=True, highlight=False)
     if warning := weak_sandbox(layers):
         console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
     won = [row for row in result.rows if row.candidate]

@@ -15,6 +15,7 @@ HASH_DIGITS = 12
 NARROW = 118  # columns that the winners' table needs on one line a row
 MISSING_LAYER = "no-"
 UNCONFINED = "unconfined"
+CAP = 3.0  # what one ratio may count at most in the capped mean, so that one outlier does not make a suite
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -107,7 +108,26 @@ def _stage(row: RunResult) -> str:
 def weak_sandbox(layers: Sequence[str]) -> str:
     """A warning where layers of the sandbox were missing; empty where none were, or no candidate ran."""
     missing = [layer for layer in layers if layer.startswith(MISSING_LAYER) or layer == UNCONFINED]
-    return f"the sandbox is weaker than bubblewrap: {', '.join(layers)}" if missing else ""
+    return f"the sandbox was not complete here ({', '.join(missing)}); its layers: {', '.join(layers)}" if missing else ""
+
+
+def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[str]:
+    """One line a baseline over several problems; empty for a single one. A problem without a winner counts as 1x."""
+    from kernelwright.evaluator import geometric_mean
+
+    lines = []
+    for name in baselines if len(rows) > 1 else ():
+        timed = [row.speedup.get(name) for row in rows]
+        if not any(timed):
+            continue
+        ratios = sorted(speedup.median if speedup else 1.0 for speedup in timed)
+        median = (ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
+        faster = sum(speedup is not None and speedup.faster for speedup in timed)
+        lines.append(
+            f"vs {name}: faster in {faster} of {len(rows)}, median {median:.2f}x, geometric mean "
+            f"{geometric_mean(ratios):.2f}x ({geometric_mean(ratios, CAP):.2f}x with each ratio capped at {CAP:g}x)"
+        )
+    return lines
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
