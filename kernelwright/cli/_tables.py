@@ -113,6 +113,8 @@ def weak_sandbox(layers: Sequence[str]) -> str:
 
 def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[str]:
     """One line a baseline over several problems; empty for a single one. A problem without a winner counts as 1x."""
+    from statistics import median
+
     from kernelwright.evaluator import geometric_mean
 
     lines = []
@@ -120,11 +122,10 @@ def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[s
         timed = [row.speedup.get(name) for row in rows]
         if not any(timed):
             continue
-        ratios = sorted(speedup.median if speedup else 1.0 for speedup in timed)
-        median = (ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
+        ratios = [speedup.median if speedup else 1.0 for speedup in timed]
         faster = sum(speedup is not None and speedup.faster for speedup in timed)
         lines.append(
-            f"vs {name}: faster in {faster} of {len(rows)}, median {median:.2f}x, geometric mean "
+            f"vs {name}: faster in {faster} of {len(rows)}, median {median(ratios):.2f}x, geometric mean "
             f"{geometric_mean(ratios):.2f}x ({geometric_mean(ratios, CAP):.2f}x with each ratio capped at {CAP:g}x)"
         )
     return lines
