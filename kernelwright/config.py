@@ -157,7 +157,12 @@ class Settings(BaseModel):
         (12, 24, 48, 96), description="numbers of window pairs after which the search interval is read"
     )
     target_half_width: Ratio = Field(0.02, description="half-width of an interval that ends timing, as a log-ratio")
-    noise_bound: Ratio = Field(0.014, description="what a lower bound must clear to be called faster, ratio minus one")
+    noise_bound: Ratio = Field(
+        0.014, description="what a confirmation's lower bound must clear to be called faster, ratio minus one"
+    )
+    search_noise_bound: Ratio = Field(
+        0.03, description="the same for the search, whose one process pair cannot see what differs between processes"
+    )
     window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
     pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
     confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(

@@ -108,7 +108,9 @@ def _stage(row: RunResult) -> str:
 def weak_sandbox(layers: Sequence[str]) -> str:
     """A warning where layers of the sandbox were missing; empty where none were, or no candidate ran."""
     missing = [layer for layer in layers if layer.startswith(MISSING_LAYER) or layer == UNCONFINED]
-    return f"the sandbox was not complete here ({', '.join(missing)}); its layers: {', '.join(layers)}" if missing else ""
+    return (
+        f"the sandbox was not complete here ({', '.join(missing)}); its layers: {', '.join(layers)}" if missing else ""
+    )
 
 
 def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[str]:

@@ -42,7 +42,7 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         source, first = payload["source"], dict(payload.get("variant") or {})
-        others = [dict(v) for v in payload.get("variants") or _declared_variants(source)]
+        others = [dict(v) for v in payload.get("variants") or declared_variants(source)]
         exports = [_export(source, first, payload.get("mode", "eval"))]
         for variant in others:
             if variant != first:
@@ -77,7 +77,7 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
     return model, inputs, program
 
 
-def _declared_variants(source: str) -> list[dict[str, Any]]:
+def declared_variants(source: str) -> list[dict[str, Any]]:
     for node in ast.parse(source).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(t, ast.Name) and t.id == "PROBLEM" for t in targets) and isinstance(node, ast.Assign):

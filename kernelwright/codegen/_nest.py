@@ -123,7 +123,7 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector:
 
 def _domain(region: set[Value], outputs: Sequence[Value]) -> tuple[Shape, tuple[int, ...]]:
     """The shape that the loops run over, and which of its dims are reduced."""
-    reductions = [v for v in region if v.is_reduction]
+    reductions = sorted((v for v in region if v.is_reduction), key=lambda v: v.order)
     if reductions:
         operand = max(reductions, key=lambda v: (_volume(v.args[0].shape), -len(v.args[0].shape)))
         return operand.args[0].shape, operand.attrs["dims"]

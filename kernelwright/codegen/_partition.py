@@ -247,12 +247,12 @@ class _Partitioner:
 
 
 def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
-    """Let nests write over fresh library results that nobody else reads."""
+    """Let nests write over results of earlier steps that nobody else reads."""
     readers: dict[Value, int] = {}
     for step in steps:
         for value in step.reads:
             readers[value] = readers.get(value, 0) + 1
-    fresh = {v for s in steps if s.kind in ("matmul", "conv") for v in s.outputs}
+    fresh = {v for s in steps if s.kind not in ("extern", "item") for v in s.outputs}
     for step in steps:
         if step.nest is None:
             continue

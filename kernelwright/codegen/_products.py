@@ -44,8 +44,16 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
 def _writable(step: Step, program: Program) -> bool:
     value = step.values[0]
     if step.kind == "conv":
-        return value.attrs["groups"].equals(1) and not any(a.is_view for a in value.args)
+        return value.attrs["groups"].equals(1) and all(_plain_memory(a, program.variants) for a in value.args)
     return _layout(value, program.variants) is not None
+
+
+def _plain_memory(value: Value, variants: int) -> bool:
+    """True where a value lies row-major in the memory of its root (a reshape of it at most)."""
+    loops = [Loop(f"d{d}", size) for d, size in enumerate(value.shape)]
+    index = tuple(Affine.of(lp) for lp in loops)
+    found = _access(value, index, variants)
+    return found is not None and found[1] == linearise(index, value.shape, variants)
 
 
 def _epilogue(user: Step, value: Value, variants: int) -> Nest | None:
@@ -414,7 +422,7 @@ def conv_function(step: Step, name: str, title: str, variants: int, options: Map
     value = step.values[0]
     x, weight = value.args
     tail = _tail(step, name, title, options, _RESERVED)
-    arguments, names = _operands([("image_in", x), ("filters_in", weight)], tail)
+    arguments, names = _operands([("image_in", root(x)), ("filters_in", root(weight))], tail)
     sizes = _sizes(tail)
     texts = {
         "batches": x.shape[0], "channels": x.shape[1], "height": x.shape[2], "width": x.shape[3],

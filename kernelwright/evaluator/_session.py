@@ -345,7 +345,7 @@ class ProblemSession:
         with self._turns(sides, check_set, side, "time", progress) as turns:
             tests = {
                 name: statistics.SequentialTest(
-                    noise_bound=self._settings.noise_bound,
+                    noise_bound=self._settings.search_noise_bound,
                     looks=self._settings.looks,
                     target_half_width=self._settings.target_half_width,
                 )
@@ -427,11 +427,11 @@ class ProblemSession:
         pairs: int,
         confirmed: bool,
     ) -> None:
-        bound = math.log1p(self._settings.noise_bound)
+        noise_bound = self._settings.noise_bound if confirmed else self._settings.search_noise_bound
         speedup = {}
         for name, interval in intervals.items():
             median, low, high = interval.ratios()
-            speedup[name] = Speedup(median=median, low=low, high=high, faster=interval.low > bound)
+            speedup[name] = Speedup(median=median, low=low, high=high, faster=interval.low > math.log1p(noise_bound))
         own = [s.latency_ms for s in progress.samples if s.role == "candidate"]
         median, low, high = statistics.latency_interval(own)
         for name in intervals:
@@ -442,7 +442,7 @@ class ProblemSession:
             pairs=pairs,
             threads=self._settings.threads,
             confirmed=confirmed,
-            noise_bound=self._settings.noise_bound,
+            noise_bound=noise_bound,
             speedup=speedup,
         )
 

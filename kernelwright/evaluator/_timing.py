@@ -202,8 +202,8 @@ class Turns:
         if spec.dtype not in wire.FLOATS:
             return bool(np.mean(ours != theirs) <= 0.005) if ours.size else True
         with np.errstate(invalid="ignore"):
-            difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
-        difference[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0
+            difference = np.atleast_1d(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
+        difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))] = 0.0
         allowed = _STRAY * budget.tolerance(reduction, self._tolerance_scale)
         norm = math.sqrt(float(np.sum(np.square(difference)))) if difference.size else 0.0
         limit = math.sqrt(float(np.sum(np.square(scale))))

@@ -284,12 +284,12 @@ def test_doctor_without_a_sandbox_is_exit_code_3(terminal, monkeypatch):
     data = terminal.json("doctor", code=3)
     states = {check["name"]: check["state"] for check in data["checks"]}
     assert not data["ok"]
-    assert states["sandbox bwrap"] == "missing"
+    assert states["sandbox auto"] == "missing"
     assert states["g++"] == "ok"
     assert states["OPENAI_API_KEY"] == "ok"
     text = terminal("doctor", code=3).stdout
     assert "apt install bubblewrap" in text
-    assert "not ready: sandbox bwrap" in text
+    assert "not ready: sandbox auto" in text
     assert "sk-very-secret" not in text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from kernelwright.codegen import Generated, Graph, generate
 from kernelwright.codegen._capture import capture_entry
 from kernelwright.datasets._runtime import (
@@ -68,7 +69,7 @@ class Built:
         candidate.load_state_dict(reference.state_dict())
         return reference, candidate, make_inputs(reference_module, seed)
 
-    def check(self, variant: Mapping[str, Any] = {}, inputs: Sequence[Any] | None = None, slack: float = 4.0) -> None:  # noqa: B006
+    def check(self, variant: Mapping[str, Any] = {}, inputs: Sequence[Any] | None = None, slack: float = 4.0) -> None:
         """Compare with the reference in float64: the error may be ``slack`` times float32's own."""
         reference, candidate, made = self.models(variant)
         inputs = made if inputs is None else list(inputs)

@@ -5,21 +5,87 @@ from __future__ import annotations
 import pytest
 import torch
 
-UNARY = (
-    "-x|x.abs()|torch.sign(x)|x.square()|x.reciprocal()|x.abs().sqrt()|(x.abs() + 0.1).rsqrt()|x.exp()|torch.exp2(x)|"
-    "torch.expm1(x)|(x.abs() + 0.01).log()|torch.log1p(x.abs())|torch.log2(x.abs() + 0.1)|x.sin()|x.cos()|x.tanh()|torch.erf(x)|"
-    "x.sigmoid()|F.silu(x)|F.mish(x)|x.relu()|x.floor()|x.ceil()|x.trunc()|x.round()|F.gelu(x)|"
-    "F.gelu(x, approximate='tanh')|F.leaky_relu(x, 0.2)|F.elu(x)|F.selu(x)|F.celu(x, 0.7)|F.softplus(x)|F.softplus(x, 2.0)|"
-    "F.logsigmoid(x)|F.hardsigmoid(x)|F.hardswish(x)|F.hardtanh(x)|F.relu6(x)|F.softsign(x)|F.threshold(x, 0.5, -1.0)|"
-    "x.clamp(-0.5, 0.7)|x.clamp(min=0.1)|x ** 2|x ** 3|x.abs() ** 0.5|(x.abs() + 1) ** -0.5|(x.abs() + 1) ** 1.7|"
-    "x + 1|1 - x|x / 3|2 / (x.abs() + 1)|torch.remainder(x, 0.7)|torch.where(x > 0, x, x * 0.1)|"
-    "x.masked_fill(x < -1, 5.0)|(x > 0).float()|x.double().float()|torch.rsub(x, 2.0, alpha=0.5)"
-).split("|")
-BINARY = (
-    "x + y|x - y|x * y|x / (y.abs() + 0.1)|torch.maximum(x, y)|torch.minimum(x, y)|torch.add(x, y, alpha=0.3)|x + z|x * z|"
-    "torch.where(x > y, x, z)|(x > y)|(x <= y) & (x != z)|torch.logical_or(x > 0, y > 0)|(~(x == y)).to(torch.float32)|"
-    "torch.lerp(x, y, 0.3)|torch.addcmul(x, y, z, value=0.5)|x.int() + 1|torch.max(x, y)|F.prelu(x, self.w)|F.glu(x[:, :2 * (x.shape[1] // 2)], 1)"
-).split("|")
+UNARY = [
+    "-x",
+    "x.abs()",
+    "torch.sign(x)",
+    "x.square()",
+    "x.reciprocal()",
+    "x.abs().sqrt()",
+    "(x.abs() + 0.1).rsqrt()",
+    "x.exp()",
+    "torch.exp2(x)",
+    "torch.expm1(x)",
+    "(x.abs() + 0.01).log()",
+    "torch.log1p(x.abs())",
+    "torch.log2(x.abs() + 0.1)",
+    "x.sin()",
+    "x.cos()",
+    "x.tanh()",
+    "torch.erf(x)",
+    "x.sigmoid()",
+    "F.silu(x)",
+    "F.mish(x)",
+    "x.relu()",
+    "x.floor()",
+    "x.ceil()",
+    "x.trunc()",
+    "x.round()",
+    "F.gelu(x)",
+    "F.gelu(x, approximate='tanh')",
+    "F.leaky_relu(x, 0.2)",
+    "F.elu(x)",
+    "F.selu(x)",
+    "F.celu(x, 0.7)",
+    "F.softplus(x)",
+    "F.softplus(x, 2.0)",
+    "F.logsigmoid(x)",
+    "F.hardsigmoid(x)",
+    "F.hardswish(x)",
+    "F.hardtanh(x)",
+    "F.relu6(x)",
+    "F.softsign(x)",
+    "F.threshold(x, 0.5, -1.0)",
+    "x.clamp(-0.5, 0.7)",
+    "x.clamp(min=0.1)",
+    "x ** 2",
+    "x ** 3",
+    "x.abs() ** 0.5",
+    "(x.abs() + 1) ** -0.5",
+    "(x.abs() + 1) ** 1.7",
+    "x + 1",
+    "1 - x",
+    "x / 3",
+    "2 / (x.abs() + 1)",
+    "torch.remainder(x, 0.7)",
+    "torch.where(x > 0, x, x * 0.1)",
+    "x.masked_fill(x < -1, 5.0)",
+    "(x > 0).float()",
+    "x.double().float()",
+    "torch.rsub(x, 2.0, alpha=0.5)",
+]
+BINARY = [
+    "x + y",
+    "x - y",
+    "x * y",
+    "x / (y.abs() + 0.1)",
+    "torch.maximum(x, y)",
+    "torch.minimum(x, y)",
+    "torch.add(x, y, alpha=0.3)",
+    "x + z",
+    "x * z",
+    "torch.where(x > y, x, z)",
+    "(x > y)",
+    "(x <= y) & (x != z)",
+    "torch.logical_or(x > 0, y > 0)",
+    "(~(x == y)).to(torch.float32)",
+    "torch.lerp(x, y, 0.3)",
+    "torch.addcmul(x, y, z, value=0.5)",
+    "x.int() + 1",
+    "torch.max(x, y)",
+    "F.prelu(x, self.w)",
+    "F.glu(x[:, :2 * (x.shape[1] // 2)], 1)",
+]
 
 
 def _returned(expressions: list[str]) -> str:
@@ -40,8 +106,21 @@ SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, -1e30, 88
 
 
 def test_special_values_follow_torch(build):
-    names = "x.exp()|x.relu()|x.tanh()|x.sigmoid()|x.clamp(-1, 1)|torch.erf(x)|x.log()|x.sqrt()|F.silu(x)|x.abs()|F.leaky_relu(x)|F.hardtanh(x)"
-    built = build(_returned([*names.split("|"), "F.softplus(x)"]), "torch.randn(5, 12)")
+    names = [
+        "x.exp()",
+        "x.relu()",
+        "x.tanh()",
+        "x.sigmoid()",
+        "x.clamp(-1, 1)",
+        "torch.erf(x)",
+        "x.log()",
+        "x.sqrt()",
+        "F.silu(x)",
+        "x.abs()",
+        "F.leaky_relu(x)",
+        "F.hardtanh(x)",
+    ]
+    built = build(_returned([*names, "F.softplus(x)"]), "torch.randn(5, 12)")
     reference, candidate, _ = built.models({})
     x = torch.tensor(SPECIAL).repeat(5, 1)
     with torch.no_grad():
@@ -58,13 +137,41 @@ def test_binary_operators_and_broadcasting(build):
     built.check()
 
 
-REDUCTIONS = (
-    "x.sum()|x.sum(-1)|x.sum(1)|x.sum(0, keepdim=True)|x.sum((0, 2))|x.mean()|x.mean(-1, keepdim=True)|x.mean((1, 2))|x.amax(-1)|x.amin(1)|"
-    "x.amax()|x.max()|x.min(-1).values|x.max(1).indices|x.argmax(-1)|x.argmin(0)|x.argmax(1, keepdim=True)|x.prod(-1)|x.var(-1)|"
-    "x.std(1)|x.var((0, 1), correction=0)|torch.logsumexp(x, -1)|torch.logsumexp(x, 1)|x.norm(dim=-1)|x.norm()|"
-    "torch.linalg.vector_norm(x, ord=1, dim=1)|torch.linalg.vector_norm(x, ord=float('inf'), dim=-1)|(x > 0).any(-1)|(x > -9).all(1)|"
-    "(x > 0).sum(-1)|x.cumsum(-1)|x.cumsum(1)|torch.var_mean(x, -1)[1]"
-).split("|")
+REDUCTIONS = [
+    "x.sum()",
+    "x.sum(-1)",
+    "x.sum(1)",
+    "x.sum(0, keepdim=True)",
+    "x.sum((0, 2))",
+    "x.mean()",
+    "x.mean(-1, keepdim=True)",
+    "x.mean((1, 2))",
+    "x.amax(-1)",
+    "x.amin(1)",
+    "x.amax()",
+    "x.max()",
+    "x.min(-1).values",
+    "x.max(1).indices",
+    "x.argmax(-1)",
+    "x.argmin(0)",
+    "x.argmax(1, keepdim=True)",
+    "x.prod(-1)",
+    "x.var(-1)",
+    "x.std(1)",
+    "x.var((0, 1), correction=0)",
+    "torch.logsumexp(x, -1)",
+    "torch.logsumexp(x, 1)",
+    "x.norm(dim=-1)",
+    "x.norm()",
+    "torch.linalg.vector_norm(x, ord=1, dim=1)",
+    "torch.linalg.vector_norm(x, ord=float('inf'), dim=-1)",
+    "(x > 0).any(-1)",
+    "(x > -9).all(1)",
+    "(x > 0).sum(-1)",
+    "x.cumsum(-1)",
+    "x.cumsum(1)",
+    "torch.var_mean(x, -1)[1]",
+]
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -88,7 +195,10 @@ def test_reductions_propagate_nan(build):
 
 
 def test_normalisations_on_hard_data(build):
-    forward = "return F.layer_norm(x, (x.shape[-1],)), F.softmax(x, -1), F.log_softmax(x, 1), x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"
+    forward = (
+        "return F.layer_norm(x, (x.shape[-1],)), F.softmax(x, -1), F.log_softmax(x, 1), "
+        "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"
+    )
     built = build(forward, "torch.randn(4, 11, 65)")
     torch.manual_seed(0)
     for x in (
@@ -100,24 +210,52 @@ def test_normalisations_on_hard_data(build):
         built.check(inputs=[x])
 
 
-LOSSES = "F.mse_loss(x, y)|F.l1_loss(x, y, reduction='sum')|F.smooth_l1_loss(x, y)|F.huber_loss(x, y, delta=0.7)|F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction='batchmean')|F.cross_entropy(x, t)|F.cross_entropy(x, t, ignore_index=1, reduction='sum')|F.nll_loss(x, t, reduction='none')|F.binary_cross_entropy_with_logits(x, y.sigmoid())"
+LOSSES = [
+    "F.mse_loss(x, y)",
+    "F.l1_loss(x, y, reduction='sum')",
+    "F.smooth_l1_loss(x, y)",
+    "F.huber_loss(x, y, delta=0.7)",
+    "F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction='batchmean')",
+    "F.cross_entropy(x, t)",
+    "F.cross_entropy(x, t, ignore_index=1, reduction='sum')",
+    "F.nll_loss(x, t, reduction='none')",
+    "F.binary_cross_entropy_with_logits(x, y.sigmoid())",
+]
 
 
 def test_losses(build):
     built = build(
-        "# x y t\n" + _returned(LOSSES.split("|")),
+        "# x y t\n" + _returned(LOSSES),
         "torch.randn(37, 19), torch.randn(37, 19), torch.randint(0, 19, (37,))",
     )
     assert not [r for r in built.generated.report if r["kind"] == "torch"]
     built.check()
 
 
-VIEWS = (
-    "x.transpose(1, 2) * 2|x.permute(2, 0, 1) + 1|x.reshape(4, -1).relu()|x[:, 1:3] * 3|x[:, ::2].exp()|x[0] + x[1]|x.unsqueeze(1) * x.unsqueeze(2)|"
-    "x.chunk(3, 1)[1] + 0|x.split([1, 5], 1)[1].neg()|x.flatten(1).abs()|x.expand(4, 6, 10) - 1|x.select(1, 2).tanh()|x.unbind(0)[1] * 2|"
-    "x.view(4, 6, 2, 5).sum(-1)|x.view(4, 2, 3, 10).transpose(1, 2).softmax(-1)|torch.tril(x)|torch.triu(x, 1)|x + torch.arange(10)|"
-    "x.masked_fill(torch.ones(6, 10, dtype=torch.bool).triu(1), 0.0)|torch.cat([x, x * 2], 1) * 2|x.movedim(0, 2) + 1|x.transpose(0, 1).reshape(6, 40).sum(1)"
-).split("|")
+VIEWS = [
+    "x.transpose(1, 2) * 2",
+    "x.permute(2, 0, 1) + 1",
+    "x.reshape(4, -1).relu()",
+    "x[:, 1:3] * 3",
+    "x[:, ::2].exp()",
+    "x[0] + x[1]",
+    "x.unsqueeze(1) * x.unsqueeze(2)",
+    "x.chunk(3, 1)[1] + 0",
+    "x.split([1, 5], 1)[1].neg()",
+    "x.flatten(1).abs()",
+    "x.expand(4, 6, 10) - 1",
+    "x.select(1, 2).tanh()",
+    "x.unbind(0)[1] * 2",
+    "x.view(4, 6, 2, 5).sum(-1)",
+    "x.view(4, 2, 3, 10).transpose(1, 2).softmax(-1)",
+    "torch.tril(x)",
+    "torch.triu(x, 1)",
+    "x + torch.arange(10)",
+    "x.masked_fill(torch.ones(6, 10, dtype=torch.bool).triu(1), 0.0)",
+    "torch.cat([x, x * 2], 1) * 2",
+    "x.movedim(0, 2) + 1",
+    "x.transpose(0, 1).reshape(6, 40).sum(1)",
+]
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -125,11 +263,22 @@ def test_views_are_index_maps(build, part):
     build(_returned(VIEWS[part::2]), "torch.randn(4, 6, 10)").check()
 
 
-POOLS = "F.max_pool2d(x, 2)|F.max_pool2d(x, 3, 2, 1)|F.max_pool2d(x, 3, 1, 1)|F.max_pool2d(x, (3, 2), (2, 1), dilation=2)|F.max_pool2d(x, 3, 2, ceil_mode=True)|F.avg_pool2d(x, 2)|F.avg_pool2d(x, 3, 2, 1)|F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)|F.adaptive_avg_pool2d(x, 1)|F.adaptive_avg_pool2d(x, (3, 5))"
+POOLS = [
+    "F.max_pool2d(x, 2)",
+    "F.max_pool2d(x, 3, 2, 1)",
+    "F.max_pool2d(x, 3, 1, 1)",
+    "F.max_pool2d(x, (3, 2), (2, 1), dilation=2)",
+    "F.max_pool2d(x, 3, 2, ceil_mode=True)",
+    "F.avg_pool2d(x, 2)",
+    "F.avg_pool2d(x, 3, 2, 1)",
+    "F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)",
+    "F.adaptive_avg_pool2d(x, 1)",
+    "F.adaptive_avg_pool2d(x, (3, 5))",
+]
 
 
 def test_pooling(build):
-    built = build(_returned(POOLS.split("|")), "torch.randn(2, 3, 12, 15)")
+    built = build(_returned(POOLS), "torch.randn(2, 3, 12, 15)")
     assert not [r for r in built.generated.report if r["kind"] == "torch"]
     built.check()
     x = torch.randn(2, 3, 12, 15)
@@ -138,24 +287,51 @@ def test_pooling(build):
     built.check(inputs=[x])
 
 
-CONVS = "F.conv2d(x, self.w, padding=1)|F.conv2d(x, self.w, self.b, stride=2, padding=2)|F.conv2d(x, self.w, dilation=2).relu()|F.conv2d(x, self.p) * 2 + x[:, :1]|F.conv2d(x, self.g, groups=3)"
+CONVS = [
+    "F.conv2d(x, self.w, padding=1)",
+    "F.conv2d(x, self.w, self.b, stride=2, padding=2)",
+    "F.conv2d(x, self.w, dilation=2).relu()",
+    "F.conv2d(x, self.p) * 2 + x[:, :1]",
+    "F.conv2d(x, self.g, groups=3)",
+]
 
 
 @pytest.mark.parametrize("choice", ["own", "library"])
 def test_convolutions(build, choice):
-    init = "self.w = nn.Parameter(torch.randn(11, 6, 3, 3))\nself.b = nn.Parameter(torch.randn(11))\nself.p = nn.Parameter(torch.randn(9, 6, 1, 1))\nself.g = nn.Parameter(torch.randn(6, 2, 3, 3))"
-    build(_returned(CONVS.split("|")), "torch.randn(2, 6, 13, 17)", init=init, schedule={"conv": choice}).check()
+    init = """
+self.w = nn.Parameter(torch.randn(11, 6, 3, 3))
+self.b = nn.Parameter(torch.randn(11))
+self.p = nn.Parameter(torch.randn(9, 6, 1, 1))
+self.g = nn.Parameter(torch.randn(6, 2, 3, 3))
+"""
+    build(_returned(CONVS), "torch.randn(2, 6, 13, 17)", init=init, schedule={"conv": choice}).check()
 
 
-PRODUCTS = "x @ x.transpose(1, 2)|F.linear(x, self.w)|F.linear(x, self.w, self.b).relu()|x.transpose(1, 2) @ x|x @ self.m|torch.bmm(x, x.mT) * 0.1|torch.addmm(self.b, x[0], self.m)|torch.einsum('btd,bsd->bts', x, x)|(x @ self.m).softmax(-1)|torch.matmul(x, self.v)"
+PRODUCTS = [
+    "x @ x.transpose(1, 2)",
+    "F.linear(x, self.w)",
+    "F.linear(x, self.w, self.b).relu()",
+    "x.transpose(1, 2) @ x",
+    "x @ self.m",
+    "torch.bmm(x, x.mT) * 0.1",
+    "torch.addmm(self.b, x[0], self.m)",
+    "torch.einsum('btd,bsd->bts', x, x)",
+    "(x @ self.m).softmax(-1)",
+    "torch.matmul(x, self.v)",
+]
 
 
 @pytest.mark.parametrize(
     "schedule", [{}, {"gemm": "library"}, {"tile": "12x2"}, {"tile": "14x2", "fusion": "none"}, {"in_place": False}]
 )
 def test_matrix_products(build, schedule):
-    init = "self.w = nn.Parameter(torch.randn(53, 37))\nself.b = nn.Parameter(torch.randn(53))\nself.m = nn.Parameter(torch.randn(37, 53))\nself.v = nn.Parameter(torch.randn(37))"
-    build(_returned(PRODUCTS.split("|")), "torch.randn(3, 19, 37)", init=init, schedule=schedule).check()
+    init = """
+self.w = nn.Parameter(torch.randn(53, 37))
+self.b = nn.Parameter(torch.randn(53))
+self.m = nn.Parameter(torch.randn(37, 53))
+self.v = nn.Parameter(torch.randn(37))
+"""
+    build(_returned(PRODUCTS), "torch.randn(3, 19, 37)", init=init, schedule=schedule).check()
 
 
 def test_long_products_are_split_for_accuracy(build):
@@ -164,7 +340,10 @@ def test_long_products_are_split_for_accuracy(build):
     ).check(slack=1.5)
 
 
-ATTENTION = "# q k v\nreturn (F.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True), F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, scale=0.2))"
+ATTENTION = """# q k v
+masked = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, scale=0.2)
+return F.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True), masked
+"""
 
 
 @pytest.mark.parametrize("choice", ["decomposed", "library"])

@@ -1,0 +1,86 @@
+"""TorchInductor's lowering of a problem, as text: a second source of first candidates.
+
+Worker side only: it runs the problem's code. It reaches into TorchInductor's private API, which is why torch is pinned;
+every failure is an answer with a reason. Nothing is compiled here: the scheduler's C++ and the wrapper's calls are read
+off (scalar loops, which our own compiler flags vectorise), one set per declared shape variant.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from kernelwright.codegen._capture import CaptureFault, declared_variants, export_reference
+from kernelwright.datasets._runtime import ReferenceFault
+
+_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((\[.*?\]), r'''\n(.*?)'''\)", re.DOTALL | re.MULTILINE)
+_CALL = re.compile(r"^    def call\(self, args\):\n(.*?)^        return (\(.*?\))$", re.DOTALL | re.MULTILINE)
+
+
+def inductor_entry(payload: dict[str, Any]) -> dict[str, Any]:
+    """TorchInductor's kernels for a problem.
+
+    Args:
+        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants`` and ``mode``.
+
+    Returns:
+        ``ok`` and ``variants``: for each the ``kernels`` (name to C++), ``body`` (the wrapper's lines), ``result`` and
+        ``inputs`` (wrapper name, kind, target, shape); or ``ok`` false with a ``reason``.
+    """
+    try:
+        source, first = payload["source"], dict(payload.get("variant") or {})
+        wanted = [first, *(v for v in payload.get("variants") or declared_variants(source) if v != first)]
+        return {"ok": True, "variants": [_lowered(source, v, payload.get("mode", "eval")) for v in wanted]}
+    except (CaptureFault, ReferenceFault) as fault:
+        return {"ok": False, "reason": str(fault)}
+
+
+def _lowered(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    _, _, program = export_reference(source, variant, mode)
+    try:
+        wrapper, program = _wrapper(program)
+    except Exception as error:
+        raise CaptureFault(f"TorchInductor: {type(error).__name__}: {str(error).splitlines()[0][:200]}") from error
+    call = _CALL.search(wrapper)
+    if call is None:
+        raise CaptureFault("TorchInductor's wrapper has an unknown form")
+    kernels = {name: code for name, _, code in _KERNEL.findall(wrapper)}
+    return {"kernels": kernels, "body": call[1].splitlines(), "result": call[2], "inputs": _inputs(program)}
+
+
+def _wrapper(program: Any) -> tuple[str, Any]:
+    from torch._inductor import config
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    with torch.no_grad(), warnings.catch_warnings(), config.patch({"cpp.simdlen": 0, "cpp.threads": 1}):
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions(select_decomp_table())
+        inputs = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+        lowering = GraphLowering(program.graph_module, shape_env=None, is_inference=True)
+        fake = next(i.fake_mode for i in inputs if hasattr(i, "fake_mode"))
+        with V.set_graph_handler(lowering), V.set_fake_mode(fake), V.set_debug_handler(DebugContext()):
+            lowering.run(*inputs)
+            code, _ = lowering.codegen()
+    return str(code.value if hasattr(code, "value") else code), program
+
+
+def _inputs(program: Any) -> list[dict[str, Any]]:
+    kinds = {"USER_INPUT": "input", "PARAMETER": "parameter", "BUFFER": "buffer"}
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    entries, position = [], 0
+    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+        if spec.kind.name not in kinds:
+            raise CaptureFault(f"a graph input of kind {spec.kind.name}")
+        shape = [int(s) for s in node.meta["val"].shape]
+        entries.append(
+            {"name": node.name, "kind": kinds[spec.kind.name], "target": spec.target or position, "shape": shape}
+        )
+        position += spec.kind.name == "USER_INPUT"
+    return entries
