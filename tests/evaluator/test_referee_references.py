@@ -7,7 +7,7 @@ from referee_candidates import RIGHT
 from referee_problem_text import HEAD, TAIL
 
 from kernelwright.datasets import parse_problem
-from kernelwright.errors import InvalidReferenceError
+from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.records import Candidate, Status
 
 
@@ -37,3 +37,19 @@ def test_unusable_references(referee, made, says, line):
     evaluation = referee.evaluate(Candidate(problem_id=made.id, source=RIGHT, backend="cpp"), made)
     assert evaluation.verdict.status is Status.INVALID_REFERENCE
     assert says in evaluation.verdict.reason
+
+
+def test_a_scalar_output_can_be_timed(referee):
+    made = problem("return (x * x).mean()")
+    control = made.source.replace("class Model(", "class ModelNew(")
+    with referee.open(made, baselines=("eager",)) as session:
+        candidate = Candidate(problem_id=made.id, source=control, backend="cpp")
+        verdict = session.judge(candidate, control=True).verdict
+    assert verdict.passed, verdict.reason
+    assert 0.1 < verdict.speedup("eager").median < 10
+
+
+def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
+    with pytest.raises(UsageError, match="fastest") as caught:
+        referee.open(problem("return x + 1"), baselines=("eager", "fastest"))
+    assert "compile-max-autotune" in caught.value.hint
