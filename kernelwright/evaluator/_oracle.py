@@ -45,7 +45,7 @@ class Oracle(Runner):
             self.model.train(self.mode == "train")
             outputs, facts = self._run_facts(inputs)
         except _runtime.ReferenceFault as fault:
-            raise Fault("reference", fault.stage, str(fault), fault.line) from None
+            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         try:
             arguments = [wire.encode_value(value) for value in init]
             described = [_describe_input(value, f"input{i}") for i, value in enumerate(inputs)]
@@ -85,7 +85,7 @@ class Oracle(Runner):
         try:
             values = _runtime.make_inputs(self.module, seed)
         except _runtime.ReferenceFault as fault:
-            raise Fault("reference", fault.stage, str(fault), fault.line) from None
+            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         arena = Mapped(fds[0], size, writable=True)
         with torch.no_grad():
             for value, item in zip(values, inputs, strict=True):

@@ -348,7 +348,7 @@ class Runner:
             self.module = _runtime.load_reference(self.source, variant)
             return _runtime.make_model(self.module, arguments)
         except _runtime.ReferenceFault as fault:
-            raise Fault("reference", fault.stage, str(fault), fault.line) from None
+            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
 
     def _provide_builds(self) -> None:
         from kernelwright import inline

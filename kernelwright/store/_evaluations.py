@@ -210,9 +210,9 @@ class Evaluations(Runs):
         """The candidate with the greatest lower bound of its speedup, for each problem and environment.
 
         Only what passed, was timed, is no control and is not quarantined counts, on the current version of the
-        problem. A candidate's confirmation replaces its search timing.
+        problem. A candidate's confirmation replaces its search timing, and no search timing ranks above a confirmation.
         """
-        place = "rank_among_equally_confirmed = 1 AND confirmed" if confirmed_only else "rank = 1"
+        place = "rank = 1 AND confirmed" if confirmed_only else "rank = 1"
         rows = self._connection.rows(
             f"SELECT * FROM leaderboard WHERE {place} AND baseline = :baseline "
             "AND problem = coalesce(:problem, problem) AND environment_id = coalesce(:environment, environment_id) "

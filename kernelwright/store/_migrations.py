@@ -273,12 +273,9 @@ CREATE VIEW leaderboard AS
     SELECT ruling.problem AS problem, ruling.environment_id AS environment_id, speedups.baseline AS baseline,
         row_number() OVER (
             PARTITION BY ruling.problem, ruling.environment_id, speedups.baseline
-            ORDER BY speedups.low DESC, ruling.id
+            -- confirmations first: the best of many search timings is too good to be true
+            ORDER BY ruling.confirmed DESC, speedups.low DESC, ruling.id
         ) AS rank,
-        row_number() OVER (
-            PARTITION BY ruling.problem, ruling.environment_id, speedups.baseline, ruling.confirmed
-            ORDER BY speedups.low DESC, ruling.id
-        ) AS rank_among_equally_confirmed,
         speedups.median AS median, speedups.low AS low, speedups.high AS high, speedups.faster AS faster,
         ruling.latency_ms AS latency_ms, ruling.latency_low_ms AS latency_low_ms,
         ruling.latency_high_ms AS latency_high_ms, ruling.confirmed AS confirmed, ruling.stage AS stage,

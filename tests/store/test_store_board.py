@@ -49,10 +49,13 @@ def test_a_confirmation_replaces_the_search_timing(store, make, lows):
     store.record_evaluation(make.evaluation("a", low=2.5))
     assert lows() == [1.6]
     store.record_evaluation(make.evaluation("b", low=1.8))
-    assert lows() == [1.8]
-    assert lows(confirmed_only=True) == [1.6]
-    store.record_evaluation(make.evaluation("a", low=1.7, confirmed=True))
-    assert lows(confirmed_only=True) == [1.7]
+    assert lows() == [1.6], "a search timing ranks below every confirmation"
+    store.record_evaluation(make.evaluation("b", low=1.7, confirmed=True))
+    assert lows() == [1.7]
+    store.record_evaluation(make.evaluation("c", low=1.9))
+    assert lows() == lows(confirmed_only=True) == [1.7]
+    store.record_evaluation(make.evaluation("a", low=1.8, confirmed=True))
+    assert lows(confirmed_only=True) == [1.8]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
