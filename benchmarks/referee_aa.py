@@ -125,7 +125,8 @@ def main() -> int:
             of_this = [r for r in rows if r["problem"] == problem.id]
             print(problem.id, {k: v["share"] for k, v in summary(of_this).items()}, file=sys.stderr, flush=True)
     totals = summary(rows)
-    record = {"environment": environment(1).model_dump(), "summary": totals, "trials": rows}
+    settings = Settings.load().model_dump(mode="json", exclude={"store", "cache_dir", "suite_dirs"})
+    record = {"environment": environment(1).model_dump(), "settings": settings, "summary": totals, "trials": rows}
     print(json.dumps({"summary": totals}, indent=2))
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,9 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
             program = torch.export.export(model, tuple(inputs), strict=False)
             program = program.run_decompositions(_decompositions(program))
         except Exception as error:
-            raise CaptureFault(f"torch.export: {type(error).__name__}: {str(error).splitlines()[0][:300]}") from error
+            raise CaptureFault(
+                f"torch.export: {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
+            ) from error
     return model, inputs, program
 
 

@@ -44,7 +44,9 @@ def _lowered(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, An
     try:
         wrapper, program = _wrapper(program)
     except Exception as error:
-        raise CaptureFault(f"TorchInductor: {type(error).__name__}: {str(error).splitlines()[0][:200]}") from error
+        raise CaptureFault(
+            f"TorchInductor: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        ) from error
     call = _CALL.search(wrapper)
     if call is None:
         raise CaptureFault("TorchInductor's wrapper has an unknown form")

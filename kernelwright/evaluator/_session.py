@@ -368,8 +368,9 @@ class ProblemSession:
                 values.setdefault(name, []).append(value)
             process += 1
             if process == statistics.FIRST_PROCESS_PAIRS:
-                needed = [statistics.stein_confirmation(v, self._settings.target_half_width) for v in values.values()]
-                wanted = min(max(needed), self._settings.confirm_max_pairs)
+                whole = [found for found in values.values() if len(found) == process]
+                needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
+                wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
         intervals = {name: statistics.stein_interval(found) for name, found in values.items() if len(found) == process}
         self._conclude(progress, intervals, processes=process, pairs=process, confirmed=True)
 
@@ -428,6 +429,9 @@ class ProblemSession:
         confirmed: bool,
     ) -> None:
         noise_bound = self._settings.noise_bound if confirmed else self._settings.search_noise_bound
+        if not intervals:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self._clockwork.unavailable.items())
+            raise MachineError(f"no baseline of {self.problem.id} could be timed: {why}", hint="add the baseline eager")
         speedup = {}
         for name, interval in intervals.items():
             median, low, high = interval.ratios()
