@@ -145,7 +145,13 @@ class ProblemSession:
         return self._check_sets[device_class]
 
     def judge(
-        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+        self,
+        candidate: Candidate,
+        *,
+        control: bool = False,
+        time: bool = True,
+        confirm: bool = False,
+        screen: bool = True,
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -153,6 +159,7 @@ class ProblemSession:
             control: the file is no candidate (the reference itself, a library call): own kernels are not asked for.
             time: time it after the check (backend ``cpp`` only; nothing else runs on this device).
             confirm: time it in fresh process pairs instead; what is published is always such a confirmation.
+            screen: whether the screen may refuse; without it, its findings inform only (to test the later stages).
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -163,7 +170,7 @@ class ProblemSession:
         timed = time and candidate.backend == "cpp"
         try:
             with self._referee.lane():
-                self._run(candidate, progress, control=control, timed=timed, confirm=confirm)
+                self._run(candidate, progress, control=control, timed=timed, confirm=confirm, screen=screen)
         except _Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
         verdict = Verdict(
@@ -192,9 +199,18 @@ class ProblemSession:
 
     # ------------------------------------------------------------------------------------------ stages
 
-    def _run(self, candidate: Candidate, progress: _Progress, *, control: bool, timed: bool, confirm: bool) -> None:
+    def _run(
+        self,
+        candidate: Candidate,
+        progress: _Progress,
+        *,
+        control: bool,
+        timed: bool,
+        confirm: bool,
+        screen: bool,
+    ) -> None:
         with progress.timed("screen"):
-            self._screen(candidate, progress, control=control)
+            self._screen(candidate, progress, control=control, refuse=screen)
         if candidate.backend == "cuda":
             raise _Refused(Status.UNCHECKED, "build", "CUDA candidates cannot be built or checked by this version")
         check_set = self.prepare("interpreter" if candidate.backend == "triton" else "cpu")
@@ -222,10 +238,15 @@ class ProblemSession:
                 self._confirm(candidate, check_set, progress)
                 progress.stage = Stage.CONFIRMED
 
-    def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool) -> None:
+    def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool, refuse: bool) -> None:
         result = screening.screen(candidate.source, candidate.backend, control)
         progress.findings = result.findings
-        if result.status is not None:
+        if not refuse:
+            progress.findings = (
+                Finding(rule="screen-off", effect="informs", evidence="the screen was told not to refuse"),
+                *(finding.model_copy(update={"effect": "informs"}) for finding in result.findings),
+            )
+        elif result.status is not None:
             raise _Refused(result.status, "screen", result.reason)
         progress.stage = Stage.SCREENED
 
