@@ -1,0 +1,28 @@
+"""The sum of every row."""
+
+import torch
+import torch.nn as nn
+
+PROBLEM = {
+    "category": "reduction",
+    "inputs": {"x": {"fill": "normal", "low": -1e6, "high": 1e6}},
+    "variants": {
+        "cpu": [{"ROWS": 64, "COLS": 1024}, {"ROWS": 7, "COLS": 131}],
+        "interpreter": [{"ROWS": 4, "COLS": 64}, {"ROWS": 3, "COLS": 37}],
+    },
+}
+ROWS = 64
+COLS = 1024
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.sum(dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
