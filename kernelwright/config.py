@@ -172,6 +172,12 @@ class Settings(BaseModel):
         20, description="most process pairs of a confirmation"
     )
     check_trials: Count = Field(7, description="fresh-data trials of a correctness check")
+    own_kernels: Literal["any", "strict"] = Field(
+        "any", description="strict: a candidate may not call torch for the problem's heavy operators"
+    )
+    allow_precision: Annotated[tuple[Literal["tf32", "bfloat16", "float16"], ...], BeforeValidator(_split)] = Field(
+        (), description="lower precisions that candidates may use inside float32; what uses them is labelled so"
+    )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 

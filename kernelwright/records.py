@@ -58,6 +58,10 @@ class ProblemMeta(Record):
 
     ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed, the
     others are checked as well. ``inputs`` is keyed by the parameter names of ``Model.forward``.
+
+    ``backward``: a call is the forward and then the gradients of all float inputs and parameters. ``randomness`` says
+    how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, the same
+    for reference and candidate) or ``distribution`` (the candidate may draw as it likes; its distribution is tested).
     """
 
     title: str = ""
@@ -65,6 +69,7 @@ class ProblemMeta(Record):
     dtype: str = "float32"
     mode: Literal["eval", "train"] = "eval"
     backward: bool = False
+    randomness: Literal["none", "seeded", "distribution"] = "none"
     weights: Literal["inputs", "constants"] = "inputs"
     heavy_ops: tuple[str, ...] = ()
     inputs: dict[str, InputDomain] = {}
@@ -250,6 +255,7 @@ class Verdict(Record):
     correctness: Correctness | None = None
     timing: Timing | None = None
     own_kernel_share: float | None = None
+    own_kernel_label: Literal["kernel", "hybrid", "library"] | None = None
     profile: Profile | None = None
     environment: str
     sandbox: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ class DoorLibrary:
 def _compile_door(source: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    command = ["gcc", "-O2", "-shared", "-fPIC", "-x", "c", "-o", str(temporary), "-"]
+    command = ["gcc", "-O3", "-shared", "-fPIC", "-x", "c", "-o", str(temporary), "-"]
     try:
         subprocess.run(command, input=source.encode(), check=True, capture_output=True)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Brings sides to where they can take turns: a fresh pool, first calls, a plan, everyone frozen at the door."""
+"""Brings sides to where they can take turns: pools, first calls, a plan, everyone frozen at the door."""
 
 from __future__ import annotations
 
@@ -9,90 +9,173 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelwright.evaluator._client import WorkerFailed
-from kernelwright.evaluator._timing import Bank, Pool, Side, Turns, pinned, plan
+from kernelwright.evaluator._pool import Bank, Pool
+from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._timing import Comparison, Plan, Turns, plan
 from kernelwright.evaluator._truth import CheckSet
-from kernelwright.evaluator._workers import SETUP_TIMEOUT_S, Workers, call_back, end, map_slots
+from kernelwright.evaluator._workers import Workers
+from kernelwright.records import Problem
 
 if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
 _COMPILE_TIMEOUT_S = 180.0
 _WARM_CALLS = 8
+_UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
+_FLOOR_WINDOWS = 5
 
 
 class Clockwork:
-    """Hands out turns for one problem. ``unavailable`` names compile baselines that do not work on it, and why."""
+    """Hands out windows and turns for one problem.
 
-    def __init__(self, referee: Referee, workers: Workers, tolerance_scale: float) -> None:
+    Attributes:
+        unavailable: compile baselines that do not work on the problem, and why.
+    """
+
+    def __init__(self, referee: Referee, workers: Workers, problem: Problem) -> None:
         self._referee = referee
         self._settings = referee.settings
         self._workers = workers
-        self._tolerance_scale = tolerance_scale
-        self._banks: dict[str, Bank] = {}
+        self._problem = problem
+        self._banks: dict[tuple[str, int], Bank] = {}
+        self._pools: dict[tuple[str, int], Pool] = {}
+        self._eager_ms: float | None = None
+        self._floors: dict[str, float] = {}
         self.unavailable: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Give the pools back."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.close()
+
+    # ------------------------------------------------------------------------------------------ one worker alone
+
+    def rehearse(self, side: Side, check_set: CheckSet, index: int) -> tuple[Pool, Plan]:
+        """First calls of a worker on one variant, which it is set up for; it waits at the door, frozen, afterwards.
+
+        Returns:
+            The pool that it has mapped, and how many calls its windows hold.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+        variant, settings = check_set.variants[index], self._settings
+        pool = self._pool(check_set, index, _WARM_CALLS)
+        mean_ms = self._first_calls(side, pool)
+        slowest_ms = max(mean_ms, self._eager_ms or 0.0) if index == 0 else mean_ms
+        wanted = plan(mean_ms, slowest_ms, settings.window_ms, variant.slot_bytes, settings.pool_bytes)
+        if index:
+            calls = min(wanted.calls, _UNTIMED_CALLS)
+            wanted = Plan(calls, min(wanted.slots, 2 * calls))
+        if wanted.slots > pool.slots:
+            pool = self._pool(check_set, index, wanted.slots)
+            self._change_pool(side, pool)
+        return pool, wanted
+
+    def untimed(self, side: Side, check_set: CheckSet, index: int, calls: int) -> tuple[Pool, Plan]:
+        """The same for a worker that is never timed and may be very slow: no first calls, short windows."""
+        pool = self._pool(check_set, index, 4 * calls)
+        side.enter(pool)
+        side.freeze()
+        return pool, Plan(calls, pool.slots)
+
+    def floor_ms(self, check_set: CheckSet, plan_: Plan) -> float:
+        """The time that merely reading the inputs takes through the same door: no right kernel can be faster.
+
+        Counted are the float inputs of which every element matters. Measured once a check set, by a worker of ours.
+        """
+        if check_set.id not in self._floors:
+            self._floors[check_set.id] = self._measure_floor(check_set, plan_) if check_set.read else 0.0
+        return self._floors[check_set.id]
+
+    def _measure_floor(self, check_set: CheckSet, plan_: Plan) -> float:
+        pool = self._pool(check_set, 0, plan_.slots)
+        side = self._workers.bare("floor")
+        try:
+            means = []
+            for positions in ((), check_set.read):
+                side.enter(pool, only_reading=positions)
+                order = np.random.default_rng().permutation(pool.slots)[: plan_.calls]
+                windows = [
+                    side.door.window(side.client, order, [], [64], call_timeout_s=self._settings.call_timeout_s)
+                    for _ in range(_FLOOR_WINDOWS + 1)
+                ]
+                means.append(min(window.mean_ms for window in windows[1:]))
+                side.leave(timeout_s=self._settings.call_timeout_s)
+            return max(means[1] - means[0], 0.0)
+        finally:
+            side.end()
+
+    # ------------------------------------------------------------------------------------------ turns
 
     @contextlib.contextmanager
     def turns(self, sides: list[Side], check_set: CheckSet) -> Iterator[Turns]:
-        """Turns of ``sides`` over a fresh pool. A compile baseline that fails its first call is taken out of ``sides``.
+        """Turns of ``sides``. A compile baseline that fails its first call is taken out of ``sides``.
 
         Raises:
             WorkerFailed: another side failed; ``worker`` names it.
         """
         variant, settings = check_set.variants[0], self._settings
-        bank = self._bank(check_set)
-        pool = Pool(variant, bank, _WARM_CALLS)
         try:
-            with pinned(self._referee.own_cpu):
-                null_ms = self._referee.null_ms()
-                means = self._first_calls(sides, pool)
-                plan_ = plan(min(means), max(means), settings.window_ms, variant.slot_bytes, settings.pool_bytes)
-                pool.close()
-                pool = Pool(variant, bank, plan_.slots)
+            null_ms = self._referee.null_ms()
+            pool = self._pool(check_set, 0, _WARM_CALLS)
+            means = self._all_first_calls(sides, pool)
+            self._eager_ms = means.get("eager", self._eager_ms)
+            plan_ = plan(
+                min(means.values()), max(means.values()), settings.window_ms, variant.slot_bytes, settings.pool_bytes
+            )
+            if plan_.slots > pool.slots:
+                pool = self._pool(check_set, 0, plan_.slots)
                 for side in sides:
-                    self._calls(side, pool)
-                    side.client.worker.freeze()
-                first = check_set.trials[0][0]
-                yield Turns(
-                    sides,
-                    pool,
-                    plan_,
-                    [(truth.scale, first.reduction) for truth in first.truths],
-                    null_ms=null_ms,
-                    call_timeout_s=settings.call_timeout_s,
-                    tolerance_scale=self._tolerance_scale,
-                )
+                    self._change_pool(side, pool)
+            comparison = Comparison(
+                variant.outputs,
+                check_set.trials[0],
+                self._problem.meta.tolerance.scale,
+                random=self._problem.meta.randomness == "distribution",
+            )
+            yield Turns(sides, pool, plan_, comparison, null_ms=null_ms, call_timeout_s=self._settings.call_timeout_s)
         finally:
-            pool.close()
             self._release(sides)
 
-    def _bank(self, check_set: CheckSet) -> Bank:
-        if check_set.id not in self._banks:
-            self._banks[check_set.id] = Bank(check_set.variants[0], check_set)
-        return self._banks[check_set.id]
+    def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
+        """The pool of a variant with at least ``slots`` slots; it is kept, and made anew where it must grow."""
+        key = check_set.id, index
+        pool = self._pools.get(key)
+        if pool is None or pool.slots < slots:
+            if pool is not None:
+                pool.close()
+            if key not in self._banks:
+                self._banks[key] = Bank(check_set.variants[index], check_set.trials[index], check_set.structured[index])
+            pool = self._pools[key] = Pool(check_set.variants[index], self._banks[key], slots)
+        return pool
 
-    def _first_calls(self, sides: list[Side], pool: Pool) -> list[float]:
+    def _all_first_calls(self, sides: list[Side], pool: Pool) -> dict[str, float]:
         """First calls of all sides (torch.compile compiles now); mean latency in ms of each."""
-        means = []
+        means = {}
         for side in list(sides):
             try:
-                means.append(self._calls(side, pool))
-                call_back(side, timeout_s=self._settings.call_timeout_s)
+                means[side.name] = self._first_calls(side, pool)
             except WorkerFailed as failed:
                 if not side.name.startswith("compile"):
                     raise
                 self.unavailable[side.name] = failed.failure.message
                 sides.remove(side)
                 self._workers.drop(side.name)
-                end(side)
+                side.end()
         return means
 
-    def _calls(self, side: Side, pool: Pool) -> float:
-        """A few calls on the pool, ending inside the door; median latency in ms of the last half."""
+    def _first_calls(self, side: Side, pool: Pool) -> float:
+        """A few calls on the pool; the worker stays at the door, frozen. Median latency in ms of the last half."""
         patience = _COMPILE_TIMEOUT_S if side.name.startswith("compile") else self._settings.call_timeout_s
-        map_slots(side, pool.memory, pool.variant, pool.slots, timeout_s=SETUP_TIMEOUT_S)
-        order = np.arange(_WARM_CALLS) % pool.slots
-        window = side.door.window(side.client, order, [], pool.variant.capacity(), call_timeout_s=patience)
+        side.enter(pool)
+        window = side.window(np.arange(_WARM_CALLS) % pool.slots, [], call_timeout_s=patience)
         return float(np.median(window.durations_ns[_WARM_CALLS // 2 :])) / 1e6
+
+    def _change_pool(self, side: Side, pool: Pool) -> None:
+        side.leave(timeout_s=self._settings.call_timeout_s)
+        self._first_calls(side, pool)
 
     def _release(self, sides: Sequence[Side]) -> None:
         """Call the twins back, so that they can serve again; one that does not come is ended."""
@@ -100,6 +183,6 @@ class Clockwork:
             if side.name == "candidate" or not side.client.worker.alive():
                 continue
             try:
-                call_back(side, timeout_s=self._settings.call_timeout_s)
+                side.leave(timeout_s=self._settings.call_timeout_s)
             except WorkerFailed:
-                side.client.close()
+                side.end()

@@ -11,10 +11,14 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator import _wire as wire
-from kernelwright.evaluator._worker import Fault, Mapped, Runner, module_state, state_layout
+from kernelwright.evaluator._call import Call, CallPlan, flatten_outputs, module_state, state_layout
+from kernelwright.evaluator._worker import Fault, Mapped, Runner, template
 
 if TYPE_CHECKING:
     import torch
+
+
+_READ_PROBES = 12  # single elements of an input that must all matter before it counts as read
 
 
 def main(sock: socket.socket) -> None:
@@ -30,10 +34,12 @@ class Oracle(Runner):
         self.double: Any = None
         self.results: list[torch.Tensor] = []
 
-    def do_describe(self, fds: list[int], variant: dict[str, Any], seed: int) -> dict[str, Any]:
-        """Load one variant; answers with constructor arguments, layouts, and facts about the reference.
+    def do_describe(
+        self, fds: list[int], variant: dict[str, Any], seed: int, backward: bool, randomness: str
+    ) -> dict[str, Any]:
+        """Load one variant; answers with constructor arguments, layouts, and what a call consists of (``plan``).
 
-        Facts: ``random`` (two runs differ), ``mutates`` (positions of inputs that it wrote).
+        ``fault`` is what makes the reference unusable as the problem declares it, else empty.
         """
         from kernelwright.datasets import _runtime
 
@@ -43,23 +49,37 @@ class Oracle(Runner):
             inputs = list(_runtime.make_inputs(self.module, seed))
             self.model = _runtime.make_model(self.module, init)
             self.model.train(self.mode == "train")
-            outputs, facts = self._run_facts(inputs)
+            facts = _Facts(self.model, inputs, seed)
+            self.plan = facts.plan(backward=backward, seeded=randomness == "seeded")
+            hidden = facts.hidden_inputs(self.plan)
+            self.bind()
+            outputs = self.call(*_copies(inputs), *hidden) if self.call is not None else facts.outputs
         except _runtime.ReferenceFault as fault:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         try:
             arguments = [wire.encode_value(value) for value in init]
-            described = [_describe_input(value, f"input{i}") for i, value in enumerate(inputs)]
+            described = [_describe_input(value, f"input{i}") for i, value in enumerate([*inputs, *hidden])]
+            specs = [wire.spec_to_json(_spec(t, f"output{j}")) for j, t in enumerate(outputs)]
         except TypeError as error:
             raise Fault("reference", "get_inputs", str(error)) from None
+        state = state_layout(self.model)
         return {
             "init": arguments,
             "inputs": described,
             "names": _forward_names(self.model, len(inputs)),
-            "state": [wire.spec_to_json(spec) for spec in state_layout(self.model)],
-            "parameters": sum(1 for _ in self.model.named_parameters()),
-            "outputs": [wire.spec_to_json(_spec(t, f"output{j}")) for j, t in enumerate(outputs)],
-            **facts,
+            "state": [wire.spec_to_json(spec) for spec in state],
+            "required": [*(name for name, _ in self.model.named_parameters()), *self.plan.buffers],
+            "outputs": specs,
+            "plan": self.plan.to_json(),
+            "fault": facts.fault(backward=backward, randomness=randomness),
         }
+
+    def bind(self) -> None:
+        """Make the call of the present model; its written buffers start from what they hold now."""
+        state = dict(module_state(self.model))
+        initial = {name: [state[name].detach().clone()] for name in self.plan.buffers}
+        self.call = None if self.plan.plain else Call(self.model, self.plan, state, initial)
+        self.double = None
 
     def do_export_weights(self, fds: list[int], size: int, state: list[Any], seed: int) -> None:
         """Draw the weights afresh from ``seed`` and write them into the arena."""
@@ -68,7 +88,7 @@ class Oracle(Runner):
         from kernelwright.datasets import _runtime
 
         _runtime.randomise_parameters(self.model, seed)
-        self.double = None
+        self.bind()
         arena = Mapped(fds[0], size, writable=True)
         own = dict(module_state(self.model))
         with torch.no_grad():
@@ -88,7 +108,7 @@ class Oracle(Runner):
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         arena = Mapped(fds[0], size, writable=True)
         with torch.no_grad():
-            for value, item in zip(values, inputs, strict=True):
+            for value, item in zip(values, inputs, strict=False):  # hidden inputs are the referee's to fill
                 if "tensor" not in item:
                     continue
                 spec = wire.spec_from_json(item["tensor"])
@@ -113,9 +133,10 @@ class Oracle(Runner):
             for i in inputs
         ]
         if self.double is None:
-            self.double = mathematics.double_copy(self.model)
+            self.double = mathematics.PlannedModel(mathematics.double_copy(self.model), self.plan)
+        low = mathematics.PlannedModel(self.model, self.plan)
         scales = mathematics.reference_scales(
-            self.double, self.model, arguments, unit_roundoff=unit_roundoff, runs=runs, seed=seed
+            self.double, low, arguments, unit_roundoff=unit_roundoff, runs=runs, seed=seed
         )
         self.results, described = [], []
         for output in scales.outputs:
@@ -139,6 +160,61 @@ class Oracle(Runner):
             "size": total,
         }
 
+    def do_draws(self, fds: list[int], size: int, inputs: list[Any], count: int, seed: int) -> dict[str, Any]:
+        """``count`` outputs of a random reference on the same inputs; answers with the layout for ``collect``."""
+        import torch
+
+        given = Mapped(fds[0], size, writable=False)
+        templates = [template(item)[1] for item in inputs]
+        torch.manual_seed(seed)
+        self.results = []
+        forward = self.call or self.model
+        with torch.no_grad():
+            for _ in range(count):
+                arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in templates]
+                self.results += [t.detach().clone().contiguous() for t in flatten_outputs(forward(*arguments))]
+        layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
+        return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
+
+    def do_reads(self, fds: list[int], size: int, inputs: list[Any], seed: int) -> dict[str, Any]:
+        """Positions of the float inputs every part of which the outputs depend on.
+
+        A few elements at random places of an input become NaN, one block at a time; an input counts as read where
+        each of them shows in some output.
+        """
+        import torch
+
+        given = Mapped(fds[0], size, writable=False)
+        templates = [template(item)[1] for item in inputs]
+        arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in templates]
+        generator = torch.Generator().manual_seed(seed)
+        forward = self.call or self.model
+
+        def outputs() -> list[torch.Tensor]:
+            torch.manual_seed(seed)
+            return [t.detach().clone() for t in flatten_outputs(forward(*_copies(arguments)))]
+
+        read = []
+        with torch.no_grad():
+            base = outputs()
+            for position, value in enumerate(arguments):
+                if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() == 0:
+                    continue
+                seen = True
+                for _ in range(_READ_PROBES):
+                    flat = value.reshape(-1)
+                    place = int(torch.randint(flat.numel(), (1,), generator=generator))
+                    index = torch.unravel_index(torch.tensor(place), value.shape)
+                    kept = value[index].clone()
+                    value[index] = float("nan")
+                    seen = any(not _same(a, b) for a, b in zip(base, outputs(), strict=True))
+                    value[index] = kept
+                    if not seen:
+                        break
+                if seen:
+                    read.append(position)
+        return {"read": read}
+
     def do_collect(self, fds: list[int], size: int) -> None:
         """Write the last truth into the arena, in the layout that was answered."""
         arena = Mapped(fds[0], size, writable=True)
@@ -147,30 +223,92 @@ class Oracle(Runner):
             arena.tensor(spec).copy_(tensor)
         self.results = []
 
-    def _run_facts(self, inputs: list[Any]) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+
+class _Facts:
+    """What two runs of the reference on the same inputs say about it."""
+
+    def __init__(self, model: Any, inputs: list[Any], seed: int) -> None:
         import torch
 
         from kernelwright.datasets import _runtime
 
-        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-        kept = copy.deepcopy(self.model.state_dict())
-        with torch.no_grad():
-            first = tuple(t.clone() for t in _runtime.run_forward(self.model, inputs))
-            mutated = [
-                i
-                for i, (old, new) in enumerate(zip(before, inputs, strict=True))
-                if isinstance(old, torch.Tensor) and not _same(old, new)
-            ]
-            self.model.load_state_dict(kept)
-            second = _runtime.run_forward(self.model, before)
-        different = len(first) != len(second) or not all(map(_same, first, second))
-        return first, {"random": different, "mutates": mutated}
+        self._model = model
+        self._inputs = inputs
+        kept = copy.deepcopy(model.state_dict())
+        before = {name: tensor.detach().clone() for name, tensor in module_state(model)}
+
+        def run(run_seed: int) -> tuple[list[Any], tuple[torch.Tensor, ...]]:
+            arguments = _copies(inputs)
+            torch.manual_seed(run_seed)
+            with torch.no_grad():
+                outputs = tuple(t.clone() for t in _runtime.run_forward(model, arguments))
+            return arguments, outputs
+
+        arguments, self.outputs = run(seed)
+        self.written = [
+            i
+            for i, (old, new) in enumerate(zip(inputs, arguments, strict=True))
+            if isinstance(old, torch.Tensor) and not _same(old, new)
+        ]
+        state = dict(module_state(model))
+        self.buffers = [name for name, value in before.items() if not _same(value, state[name])]
+        model.load_state_dict(kept)
+        self.repeats = _all_same(self.outputs, run(seed)[1])
+        model.load_state_dict(kept)
+        self.random = not _all_same(self.outputs, run(seed + 1)[1])
+        model.load_state_dict(kept)
+
+    def plan(self, *, backward: bool, seeded: bool) -> CallPlan:
+        """What a call consists of, given what the problem asks for."""
+        import torch
+
+        floats = tuple(
+            i for i, value in enumerate(self._inputs) if isinstance(value, torch.Tensor) and value.is_floating_point()
+        )
+        return CallPlan(
+            written=tuple(self.written),
+            buffers=tuple(self.buffers),
+            seeded=seeded,
+            gradients=floats if backward else None,
+            parameters=tuple(name for name, p in self._model.named_parameters() if p.requires_grad) if backward else (),
+            cotangents=tuple(j for j, t in enumerate(self.outputs) if t.is_floating_point()) if backward else (),
+        )
+
+    def hidden_inputs(self, plan: CallPlan) -> list[torch.Tensor]:
+        """Stand-ins for the hidden inputs of a slot, for their layout."""
+        import torch
+
+        cotangents = [torch.ones(self.outputs[j].shape, dtype=self.outputs[j].dtype) for j in plan.cotangents]
+        return cotangents + ([torch.ones(1, dtype=torch.int64)] if plan.seeded else [])
+
+    def fault(self, *, backward: bool, randomness: str) -> str:
+        """Why the reference cannot be judged as the problem declares it; empty where it can."""
+        if not self.repeats:
+            return "two runs from the same seed on the same inputs differ: the reference is not reproducible"
+        if self.random and randomness == "none":
+            return 'the reference draws random numbers; declare "randomness": "seeded" or "distribution" in PROBLEM'
+        if not self.random and randomness != "none":
+            return "the problem declares randomness, but the reference's output does not depend on the generator"
+        if backward and self.written:
+            return "a reference that writes its own inputs cannot be run backward"
+        if backward and not any(t.is_floating_point() for t in self.outputs):
+            return "no output that a gradient could flow from"
+        return ""
+
+
+def _copies(inputs: list[Any]) -> list[Any]:
+    import torch
+
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _all_same(first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...]) -> bool:
+    return len(first) == len(second) and all(map(_same, first, second))
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    import torch
-
-    return a.shape == b.shape and bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)))
+    """Equal in shape and value, NaN being equal to NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _spec(tensor: torch.Tensor, name: str) -> wire.TensorSpec:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelwright.evaluator._call import Call, CallPlan, module_state
 from kernelwright.evaluator._operators import is_exact, reduction_length
 
 _LOW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -203,6 +204,69 @@ def flatten_outputs(value: Any) -> list[Tensor]:
     raise TypeError(f"forward returned {type(value).__name__}, not tensors")
 
 
+class PlannedModel(nn.Module):  # type: ignore[misc]
+    """A module whose forward is one call by ``plan``: with hidden inputs, and all that counts as an output."""
+
+    def __init__(self, model: nn.Module, plan: CallPlan) -> None:
+        super().__init__()
+        self.model = model
+        self._plan = plan
+
+    def forward(self, *arguments: Any) -> tuple[Any, ...]:
+        """The outputs; the written buffers start from what they hold when this is called."""
+        if self._plan.plain:
+            return tuple(flatten_outputs(self.model(*arguments)))
+        state = dict(module_state(self.model))
+        initial = {name: [state[name].detach().clone()] for name in self._plan.buffers}
+        return Call(self.model, self._plan, state, initial)(*arguments)
+
+
+class SameDraws(_Mode):
+    """Lets the first run draw random numbers and gives the same ones to all later runs, in their own precision.
+
+    Generators give other numbers in float64 than in float32 for one seed; the truth is about the rounding, not about
+    that. Use one object for all runs and call :meth:`rewind` before each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: list[Any] = []
+        self._next: int | None = None
+
+    def rewind(self) -> None:
+        """The next run meets the first one's draws from the beginning."""
+        self._next = 0 if self._drawn or self._next is not None else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if _name(func) == "native_dropout":
+            return self._dropout(func, args, kwargs)
+        result = func(*args, **kwargs)
+        drawn = self._recall(result)
+        if isinstance(result, Tensor) and isinstance(drawn, Tensor) and result.shape == drawn.shape:
+            if _writes_self(func):
+                result.copy_(drawn)
+            else:
+                result = drawn.to(result.dtype)
+        return result
+
+    def _dropout(self, func: Any, args: Any, kwargs: Any) -> Any:
+        x, p = args[0], float(args[1])
+        _, mask = func(*args, **kwargs)
+        mask = self._recall(mask)
+        return x * mask.to(x.dtype) * (1.0 / (1.0 - p) if p < 1.0 else 0.0), mask
+
+    def _recall(self, result: Any) -> Any:
+        if self._next is None:
+            self._drawn.append(result.detach().clone() if isinstance(result, Tensor) else result)
+            return result
+        drawn = self._drawn[self._next] if self._next < len(self._drawn) else result
+        self._next += 1
+        return drawn
+
+
 def double_copy(model: nn.Module) -> nn.Module:
     """A deep copy of ``model`` with parameters, buffers and plain tensor attributes in float64."""
     twin = copy.deepcopy(model).double()
@@ -243,15 +307,19 @@ def reference_scales(
         TypeError: the forward returns something that is no tensor.
     """
     inputs64 = [x.double() if isinstance(x, Tensor) and x.dtype in _LOW_FLOATS else x for x in inputs]
-    low = _forward(model_low, inputs, seed)
+    draws = SameDraws()
+    low = _forward(model_low, inputs, seed, modes=(draws,))
+    draws.rewind()
     counter, sources = LongestReduction(), _IndexSources()
-    exact = _forward(model64, inputs64, seed, modes=(_in_double(), counter, sources))
+    exact = _forward(model64, inputs64, seed, modes=(_in_double(), counter, sources, draws))
     rules = [None if y.is_floating_point() else sources.source(y) for y in exact]
     spread = _Spread(exact, rules)
     mode = MonteCarloArithmetic(unit_roundoff, torch.Generator().manual_seed(seed ^ 0x5DEECE66D))
     for _ in range(runs):
         sources = _IndexSources()
-        spread.add(_forward(model64, inputs64, seed, modes=(_in_double(), sources, mode), noise=mode), sources)
+        draws.rewind()
+        modes = (_in_double(), sources, mode, draws)
+        spread.add(_forward(model64, inputs64, seed, modes=modes, noise=mode), sources)
     outputs = tuple(spread.scales(i, y, y_low, runs) for i, (y, y_low) in enumerate(zip(exact, low, strict=True)))
     return ReferenceScales(counter.length, outputs)
 
@@ -372,6 +440,11 @@ def _name(func: Any) -> str:
 
 def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _writes_self(func: Any) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and returns[0].alias_info.is_write
 
 
 def _bound(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,8 +103,6 @@ class Referee:
         for name in baselines:
             if name not in BASELINES:
                 raise UsageError(f"unknown baseline {name!r}", hint=f"use some of {', '.join(BASELINES)}")
-        if problem.meta.backward:
-            raise UsageError(f"{problem.id} asks for its backward pass, which this version cannot judge yet")
         session = ProblemSession(self, problem, baselines=baselines, on_stage=on_stage)
         try:
             session.prepare("cpu")
@@ -224,7 +222,8 @@ class Referee:
             with SharedMemory.create(4096, "pool") as pool:
                 self.load(client, door, "", role="reference", mode="eval")
                 client.request("null", timeout_s=60.0)
-                client.request("slots", timeout_s=60.0, fds=[pool.fd], size=4096, count=1, stride=64, inputs=[])
+                layout = {"size": 4096, "count": 1, "stride": 64, "inputs": [], "written_stride": 0}
+                client.request("slots", timeout_s=60.0, fds=[pool.fd], **layout)
                 client.send("enter", yielding=door.yielding)
                 slots = np.zeros(_NULL_CALLS, dtype=np.int64)
                 means = [

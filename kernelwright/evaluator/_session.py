@@ -16,11 +16,15 @@ from kernelwright.errors import MachineError
 from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator import _truth as truth
+from kernelwright.evaluator._checking import Checker, worse
+from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Failure, WorkerFailed
-from kernelwright.evaluator._clock import Door, Window
+from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._clockwork import Clockwork
-from kernelwright.evaluator._timing import Side, Turns, pinned
-from kernelwright.evaluator._workers import SETUP_TIMEOUT_S, Workers, call_back, end, map_slots
+from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._timing import Plan, Turns, pinned
+from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
     Candidate,
     Correctness,
@@ -37,12 +41,12 @@ from kernelwright.records import (
     TimingSample,
     Verdict,
 )
-from kernelwright.sandbox import SharedMemory
 
 if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
+_UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
 class _Refused(Exception):
@@ -65,6 +69,10 @@ class _Progress:
         self.seconds: dict[str, float] = {}
         self.artifacts: dict[str, str] = {}
         self.layers: tuple[str, ...] = ()
+
+    def note(self, rule: str, evidence: str) -> None:
+        """Add a finding that informs."""
+        self.findings = (*self.findings, Finding(rule=rule, effect="informs", evidence=evidence))
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -100,7 +108,7 @@ class ProblemSession:
         self._on_stage = on_stage or (lambda stage: None)
         self._check_sets: dict[DeviceClass, truth.CheckSet] = {}
         self._workers = Workers(referee, problem, self._on_stage)
-        self._clockwork = Clockwork(referee, self._workers, problem.meta.tolerance.scale)
+        self._clockwork = Clockwork(referee, self._workers, problem)
 
     def __enter__(self) -> ProblemSession:
         return self
@@ -111,8 +119,9 @@ class ProblemSession:
         self.close()
 
     def close(self) -> None:
-        """End the twins."""
+        """End the twins, give the memory back."""
         self._workers.close()
+        self._clockwork.close()
 
     def restart_twins(self) -> None:
         """End the live twins, so that the next timing meets fresh processes of the reference."""
@@ -135,7 +144,8 @@ class ProblemSession:
             door = Door(self._referee.door_library)
             try:
                 self._referee.load(client, door, self.problem.source, role="reference", mode=self.problem.meta.mode)
-                oracle = truth.OracleSession(client, self.problem, self._settings.check_trials)
+                settings = self._settings
+                oracle = truth.OracleSession(client, self.problem, settings.check_trials, settings.allow_precision)
                 self._check_sets[device_class] = oracle.check_set(device_class)
             except WorkerFailed as failed:
                 raise truth.reference_error(self.problem, failed, output=client.tail()) from None
@@ -169,7 +179,7 @@ class ProblemSession:
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and candidate.backend == "cpp"
         try:
-            with self._referee.lane():
+            with self._referee.lane(), pinned(self._referee.own_cpu):
                 self._run(candidate, progress, control=control, timed=timed, confirm=confirm, screen=screen)
         except _Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
@@ -221,7 +231,7 @@ class ProblemSession:
         try:
             with progress.timed("check"):
                 self._on_stage("check")
-                self._check(side, check_set, progress)
+                self._check(side, check_set, progress, timed=candidate.backend == "cpp")
                 progress.stage = Stage.CHECKED
             if timed and not confirm:
                 with progress.timed("time"):
@@ -231,7 +241,7 @@ class ProblemSession:
         finally:
             if tail := side.client.tail():
                 progress.artifacts["worker output"] = tail
-            end(side)
+            side.end()
         if timed and confirm:
             with progress.timed("confirm"):
                 self._on_stage("confirm")
@@ -262,35 +272,35 @@ class ProblemSession:
             progress.layers = side.client.worker.layers
             mode = self.problem.meta.mode
             self._referee.load(side.client, side.door, source, role="candidate", mode=mode, triton=triton)
-            self._workers.set_up(side, check_set.variants[0], 0)
+            side.set_up(check_set.variants[0])
             self._note_builds(side, progress)
         except WorkerFailed as failed:
             try:
                 self._refuse(failed, side, stage, progress)
             finally:
-                end(side)
+                side.end()
         except BaseException:
-            end(side)
+            side.end()
             raise
         return side
 
-    def _check(self, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
-        """All trials of all variants through the door; stops at the first group that is wrong."""
-        worst, trials = truth.Judgement(None, "", 0.0, 0.0, True), 0
+    def _check(self, side: Side, check_set: truth.CheckSet, progress: _Progress, *, timed: bool) -> None:
+        """All trials of all variants through the door; stops at the first window that is wrong.
+
+        The first variant comes last, so that the worker is ready to be timed.
+        """
+        worst, trials, reduced = truth.Judgement(None, "", 0.0, 0.0, True), 0, False
         try:
-            for i, (variant, group) in enumerate(zip(check_set.variants, check_set.trials, strict=True)):
-                if i:
-                    self._workers.set_up(side, variant, 0)
-                for weights in sorted({trial.weights for trial in group}):
-                    if weights:
-                        self._workers.give_weights(side, variant, weights)
-                    chosen = [trial for trial in group if trial.weights == weights]
-                    trials += len(chosen)
-                    worst = _worse(worst, self._check_trials(side, variant, group, chosen))
-                    if worst.status is not None:
-                        break
+            for index in reversed(range(len(check_set.variants))):
+                if len(check_set.variants) > 1:
+                    side.set_up(check_set.variants[index])
+                found = self._check_variant(side, check_set, index, timed=timed)
+                worst, trials = worse(worst, found.judgement), trials + found.trials
+                reduced = reduced or found.reduced_precision
                 if worst.status is not None:
                     break
+            else:
+                side.leave(timeout_s=self._settings.call_timeout_s)
         except WorkerFailed as failed:
             self._refuse(failed, side, "check", progress)
         finally:
@@ -303,64 +313,36 @@ class ProblemSession:
             error_budget=worst.tolerance,
             kernelbench_allclose=worst.allclose,
         )
+        if reduced:
+            progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
         if worst.status is not None:
             raise _Refused(worst.status, "check", worst.reason)
 
-    def _check_trials(
-        self, side: Side, variant: truth.Variant, group: Sequence[truth.Trial], chosen: Sequence[truth.Trial]
-    ) -> truth.Judgement:
-        """Reveal every chosen trial twice in random order, read all outputs, compare."""
-        order = np.random.default_rng().permutation(np.repeat(np.arange(len(chosen)), 2))
-        with SharedMemory.create(variant.slot_bytes * len(chosen), "trials") as memory:
-            slots = np.frombuffer(memory.view, dtype=np.uint8).reshape(len(chosen), variant.slot_bytes)
-            for slot, trial in zip(slots, chosen, strict=True):
-                slot[:] = trial.data
-            memory.seal()
-            timeout_s = self._settings.call_timeout_s
-            with pinned(self._referee.own_cpu):
-                map_slots(side, memory, variant, len(chosen), timeout_s=SETUP_TIMEOUT_S)
-                window = side.door.window(
-                    side.client, order, np.arange(len(order)), variant.capacity(), call_timeout_s=timeout_s
-                )
-                call_back(side, timeout_s=timeout_s)
-        return self._compare(variant, group, chosen, order, window)
+    def _check_variant(self, side: Side, check_set: truth.CheckSet, index: int, *, timed: bool) -> Checked:
+        if timed:
+            pool, plan = self._clockwork.rehearse(side, check_set, index)
+        else:
+            pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
+        found = self._checker(side, pool, plan).check(check_set.trials[index])
+        if index:
+            side.leave(timeout_s=self._settings.call_timeout_s)
+        return found
 
-    def _compare(
-        self,
-        variant: truth.Variant,
-        group: Sequence[truth.Trial],
-        chosen: Sequence[truth.Trial],
-        order: np.ndarray,
-        window: Window,
-    ) -> truth.Judgement:
+    def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
         tolerance = self.problem.meta.tolerance
-        worst = truth.Judgement(None, "", 0.0, 0.0, True)
-        decoded: dict[int, list[np.ndarray]] = {}
-        for call, claims in window.outputs.items():
-            k = int(order[call])
-            found, decoded[k] = truth.judge_trial(chosen[k], variant, claims, tolerance.scale)
-            worst = _worse(worst, found)
-            if worst.status is not None:
-                return worst
-        places = {id(trial): k for k, trial in enumerate(chosen)}
-        for k, trial in enumerate(chosen):
-            if trial.partner is None or tolerance.reduced_precision:
-                continue
-            partner = group[trial.partner]
-            reason = truth.judge_probe(trial, partner, decoded[k], decoded[places[id(partner)]])
-            if reason:
-                return worst._replace(status=Status.INCORRECT_NUMERICAL, reason=reason)
-        return worst
+        return Checker(
+            side,
+            pool,
+            plan,
+            tolerance_scale=tolerance.scale,
+            reduced_precision=bool(tolerance.reduced_precision or self._settings.allow_precision),
+            call_timeout_s=self._settings.call_timeout_s,
+        )
 
     # ------------------------------------------------------------------------------------------ timing
 
     def _time(self, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
         """The search's interval: turns of candidate and baselines until every comparison is decided."""
-        if len(check_set.variants) > 1:
-            try:
-                self._workers.set_up(side, check_set.variants[0], 0)
-            except WorkerFailed as failed:
-                self._refuse(failed, side, "time", progress)
         sides = [side, *(self._workers.live_twin(name, check_set) for name in self._twin_names())]
         pair = 0
         with self._turns(sides, check_set, side, "time", progress) as turns:
@@ -411,7 +393,7 @@ class ProblemSession:
                         found.append(math.log(latency[name] / latency["candidate"]))
         finally:
             for started in sides:
-                end(started)
+                started.end()
         return {name: statistics.process_value(found) for name, found in ratios.items()}
 
     @contextlib.contextmanager
@@ -517,8 +499,3 @@ def status_of(failure: Failure) -> tuple[Status, str]:
     where = f" ({failure.phase})" if failure.kind == "fault" else ""
     line = f" at line {failure.line}" if failure.line is not None else ""
     return Status.RUNTIME_ERROR, f"{failure.message}{line}{where}"
-
-
-def _worse(a: truth.Judgement, b: truth.Judgement) -> truth.Judgement:
-    worse = b if (b.status is not None and a.status is None) or b.load > a.load or a.tolerance == 0.0 else a
-    return worse._replace(allclose=a.allclose and b.allclose)

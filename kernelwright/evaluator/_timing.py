@@ -1,8 +1,9 @@
 """Paired timing: candidate and baselines take turns over the same fresh inputs, one running, the others frozen.
 
-Every turn reveals the same slots in the same order to every side. Before each turn, with all sides frozen, the slots to
-be used are refilled from a private bank; after it, outputs that were read at secret calls are compared with those of
-the eager reference on the same data. So a candidate cannot tell checks from timing, or idle once it was checked.
+Every turn reveals the same slots in the same order to every side, with the same weights. Before each turn, with all
+sides frozen, the slots to be used are refilled and the weights rewritten; after it, outputs that were read at secret
+calls are compared with those of the eager reference on the same data. The check uses windows of the same kind
+(``_checking``), so that a candidate cannot tell one from the other, or idle once it was checked.
 """
 
 from __future__ import annotations
@@ -11,91 +12,28 @@ import contextlib
 import math
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from kernelwright.evaluator import _budget as budget
-from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
-from kernelwright.evaluator._client import Client
-from kernelwright.evaluator._clock import Door, OutputClaim, Window
-from kernelwright.evaluator._truth import CheckSet, Variant, compare_layout, write_tensor
+from kernelwright.evaluator._clock import OutputClaim, Window
+from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._truth import Trial, compare_layout, is_normal
 from kernelwright.records import Status, TimingSample
-from kernelwright.sandbox import SharedMemory
 
-_READ_SHARE = 1 / 16  # secret probability with which a timed call's output is read
+_READ_SHARE = 1 / 16  # secret probability with which a call's output is read
 _LEAST_READS = 2
 _MOST_CALLS = 1024
 _LEAST_CALLS = 4
 _MANY_CALLS = 100
 _LONG_WINDOW_MS = 20.0
 _SLOTS_PER_CALL = 4
-_BANK_SLOTS = 3  # a bank is this many times as large as what one slot takes of it
 _STRAY = 4.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
-
-
-class Side(NamedTuple):
-    """One live worker with its door; frozen whenever it is not its turn."""
-
-    name: str
-    client: Client
-    door: Door
-
-    def window(self, slots: np.ndarray, reads: np.ndarray, capacity: Sequence[int], *, call_timeout_s: float) -> Window:
-        """Thaw, run one window, freeze again."""
-        self.client.worker.thaw()
-        try:
-            return self.door.window(self.client, slots, reads, capacity, call_timeout_s=call_timeout_s)
-        finally:
-            if self.client.worker.alive():
-                self.client.worker.freeze()
-
-
-class Bank:
-    """The referee's private store of values from which slots are refilled, made once for a session."""
-
-    def __init__(self, variant: Variant, check_set: CheckSet) -> None:
-        self._rng = distributions.secret_rng(secrets.randbits(128))
-        self._structured = check_set.structured
-        self._values: list[tuple[wire.TensorSpec, np.ndarray]] = []
-        for spec, domain in zip(variant.inputs, variant.domains, strict=True):
-            if isinstance(spec, wire.TensorSpec) and domain.fill != "structured" and spec.elements:
-                size = max(_BANK_SLOTS * spec.elements, 1 << 16)
-                self._values.append((spec, distributions.bank(size, domain, self._rng, spec.dtype)))
-
-    def fill(self, slot: np.ndarray) -> None:
-        """Fresh data into one slot: windows of the bank at random offsets, or another draw of structured inputs."""
-        if self._structured:
-            slot[:] = self._structured[int(self._rng.integers(len(self._structured)))]
-        for spec, values in self._values:
-            start = int(self._rng.integers(0, values.size - spec.elements + 1))
-            write_tensor(slot, spec, values[start : start + spec.elements])
-
-
-class Pool:
-    """Shared input slots of one variant."""
-
-    def __init__(self, variant: Variant, bank: Bank, slots: int) -> None:
-        self.variant = variant
-        self.slots = slots
-        self.stride = variant.slot_bytes
-        self.memory = SharedMemory.create(self.stride * slots, "pool")
-        self._bytes = np.frombuffer(self.memory.view, dtype=np.uint8).reshape(slots, self.stride)
-        self._bank = bank
-        self.memory.seal()
-        self.refill(np.arange(slots))
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._bytes = np.zeros((0, self.stride), dtype=np.uint8)
-        self.memory.close()
-
-    def refill(self, slots: np.ndarray) -> None:
-        """Fresh data into ``slots``."""
-        for slot in slots:
-            self._bank.fill(self._bytes[slot])
+_FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 
 
 class Plan(NamedTuple):
@@ -117,12 +55,89 @@ def plan(fastest_ms: float, slowest_ms: float, window_ms: float, slot_bytes: int
     return Plan(calls, min(_SLOTS_PER_CALL * calls, most_slots))
 
 
+def secret_calls(rng: np.random.Generator, plan_: Plan, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which slots a window reveals, in order, and the positions of the calls whose outputs are read, ascending."""
+    order = rng.choice(slots, size=plan_.calls, replace=False)
+    count = max(_LEAST_READS, int(rng.binomial(plan_.calls, _READ_SHARE)))
+    return order, np.sort(rng.choice(plan_.calls, size=min(count, plan_.calls), replace=False))
+
+
 class Turn(NamedTuple):
     """One turn of all sides: mean latency in ms by side, and the first thing wrong with the candidate's outputs."""
 
     latency_ms: dict[str, float]
     samples: tuple[TimingSample, ...]
     wrong: tuple[Status, str] | None
+
+
+class Comparison:
+    """Compares outputs of a timed call with the twin's on the same data, by the error scales of the check's trials."""
+
+    def __init__(
+        self, outputs: Sequence[wire.TensorSpec], trials: Sequence[Trial], tolerance_scale: float, *, random: bool
+    ) -> None:
+        """``random``: outputs of one call say nothing about those of another; only their size is compared."""
+        self._outputs = outputs
+        self._trials: dict[str, Trial] = {}
+        for trial in trials:
+            self._trials.setdefault(trial.distribution, trial)
+        self._first = trials[0]
+        self._tolerance_scale = tolerance_scale
+        self._random = random
+
+    def wrong(
+        self, claims: Sequence[OutputClaim], others: Sequence[OutputClaim], label: str
+    ) -> tuple[Status, str] | None:
+        """What is wrong with one call's outputs, or None. ``label`` is the distribution of its inputs."""
+        for j, (claim, other, spec) in enumerate(zip(claims, others, self._outputs, strict=True)):
+            found = compare_layout(claim, spec, j, len(claims))
+            if found is None and not self._agrees(claim, other, spec, j, label):
+                found = Status.INCORRECT_NUMERICAL, "a timed call's output differs from the reference's"
+            if found is not None:
+                return found
+        return None
+
+    def _agrees(self, claim: OutputClaim, other: OutputClaim, spec: wire.TensorSpec, j: int, label: str) -> bool:
+        try:
+            ours = budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
+            theirs = budget.decode(other.data.tobytes(), spec.dtype, other.shape, other.stride)
+        except budget.DecodeError:
+            return False
+        if self._random:
+            return alike_in_size(ours, theirs)
+        if spec.dtype not in wire.FLOATS:
+            return bool(np.mean(ours != theirs) <= _FLIPS) if ours.size else True
+        trial = self._trials.get(label, self._first)
+        return self._within(ours, theirs, trial.truths[j].scale, trial.reduction, normal=is_normal(label))
+
+    def _within(self, ours: np.ndarray, theirs: np.ndarray, scale: np.ndarray, reduction: int, *, normal: bool) -> bool:
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = np.atleast_1d(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
+        difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))] = 0.0
+        allowed = _STRAY * budget.tolerance(reduction, self._tolerance_scale, distribution_is_normal=normal)
+        with np.errstate(over="ignore"):
+            norm = math.sqrt(float(np.sum(np.square(difference)))) if difference.size else 0.0
+        limit = math.sqrt(float(np.sum(np.square(scale))))
+        largest = float(np.max(difference)) if difference.size else 0.0
+        return bool(norm <= allowed * limit and largest <= 40.0 * allowed * float(np.max(scale, initial=0.0)))
+
+
+def alike_in_size(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether two draws of a random output could come from one distribution, by mean and spread over the elements.
+
+    Loose (eight standard errors), since each is a single draw; the distribution itself is tested in the check.
+    """
+    a, b = (np.asarray(x, dtype=np.float64).ravel() for x in (ours, theirs))
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return False
+    a, b = a[np.isfinite(a)], b[np.isfinite(b)]
+    if a.size < 2:
+        return True
+    for x, y in ((a, b), (np.square(a - b.mean()), np.square(b - b.mean()))):
+        error = math.sqrt((float(x.var()) + float(y.var())) / x.size)
+        if abs(float(x.mean()) - float(y.mean())) > 8.0 * error + 1e-12:
+            return False
+    return True
 
 
 class Turns:
@@ -133,19 +148,17 @@ class Turns:
         sides: Sequence[Side],
         pool: Pool,
         plan: Plan,
-        scales: Sequence[tuple[np.ndarray, int]],
+        comparison: Comparison,
         *,
         null_ms: float,
         call_timeout_s: float,
-        tolerance_scale: float,
     ) -> None:
         self._sides = list(sides)
         self._pool = pool
         self._plan = plan
-        self._scales = scales
+        self._comparison = comparison
         self._null_ms = null_ms
         self._call_timeout_s = call_timeout_s
-        self._tolerance_scale = tolerance_scale
         self._rng = np.random.default_rng(secrets.randbits(128))
 
     def turn(self, pair: int, process: int, phase: Literal["search", "confirm", "control"]) -> Turn:
@@ -154,17 +167,16 @@ class Turns:
         Raises:
             WorkerFailed: a side failed; its ``client`` tells which.
         """
-        slots = self._rng.choice(self._pool.slots, size=self._plan.calls, replace=False)
+        slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
         self._pool.refill(slots)
-        count = max(_LEAST_READS, int(self._rng.binomial(self._plan.calls, _READ_SHARE)))
-        reads = np.sort(self._rng.choice(self._plan.calls, size=min(count, self._plan.calls), replace=False))
-        capacity = self._pool.variant.capacity()
+        draws = len(self._pool.variant.weights)
+        weights = int(self._rng.integers(draws)) if draws > 1 else None
         windows: dict[str, Window] = {}
         samples: list[TimingSample] = []
         latency: dict[str, float] = {}
         for position, i in enumerate(self._rng.permutation(len(self._sides))):
             side = self._sides[i]
-            windows[side.name] = side.window(slots, reads, capacity, call_timeout_s=self._call_timeout_s)
+            windows[side.name] = side.window(slots, reads, call_timeout_s=self._call_timeout_s, weights=weights)
             latency[side.name] = max(windows[side.name].mean_ms - self._null_ms, 1e-6)
             samples.append(
                 TimingSample(
@@ -177,38 +189,17 @@ class Turns:
                     phase=phase,
                 )
             )
-        wrong = self._compare(windows[self._sides[0].name], windows["eager"]) if "eager" in windows else None
-        return Turn(latency, tuple(samples), wrong)
+        return Turn(latency, tuple(samples), self._compare(windows, slots))
 
-    def _compare(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
-        for call, claims in ours.outputs.items():
-            for j, (claim, other, spec) in enumerate(
-                zip(claims, theirs.outputs[call], self._pool.variant.outputs, strict=True)
-            ):
-                wrong = compare_layout(claim, spec, j, len(claims))
-                if wrong is None and not self._agrees(claim, other, spec, j):
-                    wrong = Status.INCORRECT_NUMERICAL, "a timed call's output differs from the reference's"
-                if wrong is not None:
-                    return wrong
+    def _compare(self, windows: Mapping[str, Window], slots: np.ndarray) -> tuple[Status, str] | None:
+        if "eager" not in windows:
+            return None
+        theirs = windows["eager"].outputs
+        for call, claims in windows[self._sides[0].name].outputs.items():
+            wrong = self._comparison.wrong(claims, theirs[call], self._pool.label(int(slots[call])))
+            if wrong is not None:
+                return wrong
         return None
-
-    def _agrees(self, claim: OutputClaim, other: OutputClaim, spec: wire.TensorSpec, j: int) -> bool:
-        try:
-            ours = budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
-            theirs = budget.decode(other.data.tobytes(), spec.dtype, other.shape, other.stride)
-        except budget.DecodeError:
-            return False
-        scale, reduction = self._scales[j]
-        if spec.dtype not in wire.FLOATS:
-            return bool(np.mean(ours != theirs) <= 0.005) if ours.size else True
-        with np.errstate(invalid="ignore"):
-            difference = np.atleast_1d(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
-        difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))] = 0.0
-        allowed = _STRAY * budget.tolerance(reduction, self._tolerance_scale)
-        norm = math.sqrt(float(np.sum(np.square(difference)))) if difference.size else 0.0
-        limit = math.sqrt(float(np.sum(np.square(scale))))
-        largest = float(np.max(difference)) if difference.size else 0.0
-        return bool(norm <= allowed * limit and largest <= 40.0 * allowed * float(np.max(scale, initial=0.0)))
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from kernelwright.errors import InvalidReferenceError, KernelwrightError, Machin
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
+from kernelwright.evaluator._call import CallPlan
 from kernelwright.evaluator._client import Client, WorkerFailed
 from kernelwright.evaluator._clock import OutputClaim
 from kernelwright.records import DeviceClass, InputDomain, KnobValue, Problem, Status, sha256_text
@@ -23,7 +24,15 @@ from kernelwright.sandbox import SharedMemory
 
 _MONTE_CARLO_RUNS = 8
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
-_STRUCTURED_BANK = 8  # draws of get_inputs kept for timed slots that cannot be drawn by the referee
+_STRUCTURED_BANK = 32  # draws of get_inputs kept for timed slots that cannot be drawn by the referee
+_STRUCTURED_BYTES = 256 << 20  # and what they may take
+_LEAST_STRUCTURED = 4
+WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
+RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
+_MARGIN = 64  # bytes of canary after each input of a slot
+CANARY = 0xFF  # NaN in every float format
+_COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
+_SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
 _TRUTH_TIMEOUT_S = 120.0
 _NORMAL = frozenset({"own", "normal", "probe"})  # judged without the wider tails of other distributions
 
@@ -37,17 +46,27 @@ class Variant(NamedTuple):
     names: tuple[str, ...]
     domains: tuple[InputDomain, ...]
     state: tuple[wire.TensorSpec, ...]
-    parameters: int
-    outputs: tuple[wire.TensorSpec, ...]
+    required: tuple[str, ...]  # names of the state that a candidate must have
+    outputs: tuple[wire.TensorSpec, ...]  # of a call, so gradients and written tensors included
+    plan: CallPlan
     slot_bytes: int
+    written: tuple[wire.TensorSpec, ...]  # where inputs that are written lie in a worker's own memory
+    written_bytes: int  # of one slot; 0 where nothing is written
     state_bytes: int
     weights: tuple[np.ndarray, ...]  # drawn states, each state_bytes of uint8
 
     def inputs_json(self) -> list[Any]:
-        """The inputs' layout for a worker."""
+        """The inputs' layout inside a slot."""
         return [
             {"tensor": wire.spec_to_json(i)} if isinstance(i, wire.TensorSpec) else {"value": i} for i in self.inputs
         ]
+
+    def arguments_json(self) -> list[Any]:
+        """The same for a worker at the door, whose written inputs lie in a memory of their own."""
+        found = self.inputs_json()
+        for position, spec in zip(self.plan.written, self.written, strict=True):
+            found[position] = {"written": wire.spec_to_json(spec)}
+        return found
 
     def capacity(self) -> list[int]:
         """Bytes that each output may span: twice the reference's, so that a wrong dtype can still be read."""
@@ -67,7 +86,8 @@ class Truth(NamedTuple):
 class Trial(NamedTuple):
     """One draw: its inputs as slot bytes, the weights that it was computed with, and the truths of its outputs.
 
-    ``partner`` is the trial whose inputs differ in the bits of one input that lower precision does not see.
+    ``partner`` is the trial whose inputs differ in the bits of one input that lower precision does not see. ``draws``
+    are the reference's own outputs of many calls, where those are random and only their distribution is judged.
     """
 
     distribution: str
@@ -76,6 +96,7 @@ class Trial(NamedTuple):
     reduction: int
     truths: tuple[Truth, ...]
     partner: int | None = None
+    draws: tuple[tuple[np.ndarray, ...], ...] = ()
 
 
 class CheckSet(NamedTuple):
@@ -84,7 +105,8 @@ class CheckSet(NamedTuple):
     id: str
     variants: tuple[Variant, ...]
     trials: tuple[tuple[Trial, ...], ...]  # by variant
-    structured: tuple[np.ndarray, ...]  # draws of get_inputs of the first variant, slot bytes
+    structured: tuple[tuple[np.ndarray, ...], ...]  # by variant: draws of get_inputs (slot bytes), where needed
+    read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
 
 
 class Judgement(NamedTuple):
@@ -103,66 +125,82 @@ class Judgement(NamedTuple):
 class OracleSession:
     """Drives one oracle worker through one problem."""
 
-    def __init__(self, client: Client, problem: Problem, trials: int) -> None:
-        """``client`` has loaded the problem's source already."""
+    def __init__(self, client: Client, problem: Problem, trials: int, reduced_precision: Sequence[str] = ()) -> None:
+        """``client`` has loaded the problem's source already. ``reduced_precision``: what the run allows besides."""
         self._client = client
         self._problem = problem
         self._trials = trials
+        self._reduced = (*problem.meta.tolerance.reduced_precision, *reduced_precision)
+        self._random = problem.meta.randomness == "distribution"
         self._rng = distributions.secret_rng(secrets.randbits(128))
 
     def check_set(self, device_class: DeviceClass) -> CheckSet:
         """Describe, draw and compute everything.
 
         Raises:
-            InvalidReferenceError: the reference does not load or run, is random, or writes its own inputs.
+            InvalidReferenceError: the reference does not load or run, or cannot be judged as the problem declares it.
         """
         variants, trials = [], []
-        structured: tuple[np.ndarray, ...] = ()
+        structured: list[tuple[np.ndarray, ...]] = []
+        read: tuple[int, ...] = ()
         for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
             try:
                 variant = self._describe(constants)
                 variant, found = self._trials_of(variant, full=i == 0)
-                if i == 0 and _is_structured(variant):
-                    structured = tuple(self._draw(variant) for _ in range(_STRUCTURED_BANK))
+                if i == 0:
+                    read = self._read(variant, found[0])
+                structured.append(self._structured_draws(variant, _STRUCTURED_BANK if i == 0 else _LEAST_STRUCTURED))
             except WorkerFailed as failed:
                 raise reference_error(self._problem, failed, constants) from None
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
-        return CheckSet(name, tuple(variants), tuple(trials), structured)
+        return CheckSet(name, tuple(variants), tuple(trials), tuple(structured), read)
 
     def _describe(self, constants: Mapping[str, KnobValue]) -> Variant:
+        meta = self._problem.meta
         reply = self._client.request(
-            "describe", timeout_s=_TRUTH_TIMEOUT_S, variant=dict(constants), seed=secrets.randbits(31)
+            "describe",
+            timeout_s=_TRUTH_TIMEOUT_S,
+            variant=dict(constants),
+            seed=secrets.randbits(31),
+            backward=meta.backward,
+            randomness=meta.randomness,
         )
-        if reply["random"]:
-            raise self._invalid("two runs on the same inputs differ: the reference is random", "forward")
-        if reply["mutates"]:
-            raise self._invalid(f"forward writes its own inputs {reply['mutates']}", "forward")
+        if reply["fault"]:
+            raise self._invalid(str(reply["fault"]), "forward")
         inputs: list[Any] = []
-        specs, slot_bytes = wire.place([wire.spec_from_json(i["tensor"]) for i in reply["inputs"] if "tensor" in i])
+        tensors = [wire.spec_from_json(i["tensor"]) for i in reply["inputs"] if "tensor" in i]
+        specs, slot_bytes = wire.place(tensors, margin=_MARGIN)
         placed = iter(specs)
         for item in reply["inputs"]:
             inputs.append(next(placed) if "tensor" in item else item["value"])
         state = [wire.spec_from_json(s) for s in reply["state"]]
-        _, state_bytes = wire.place(state)
         names = tuple(str(n) for n in reply["names"])
+        plan = CallPlan.from_json(reply["plan"])
+        written, written_bytes = wire.place([inputs[i] for i in plan.written], margin=_MARGIN)
+        domains = [meta.inputs.get(n, InputDomain()) for n in names]
         return Variant(
             constants=dict(constants),
             init=reply["init"],
             inputs=tuple(inputs),
             names=names,
-            domains=tuple(self._problem.meta.inputs.get(n, InputDomain()) for n in names),
+            domains=(*domains, *([_COTANGENT] * len(plan.cotangents)), *([_SEED] * plan.seeded)),
             state=tuple(state),
-            parameters=int(reply["parameters"]),
+            required=tuple(str(n) for n in reply["required"]),
             outputs=tuple(wire.spec_from_json(s) for s in reply["outputs"]),
+            plan=plan,
             slot_bytes=slot_bytes,
-            state_bytes=state_bytes,
+            written=tuple(written),
+            written_bytes=written_bytes if plan.written else 0,
+            state_bytes=wire.place(state)[1],
             weights=(),
         )
 
     def _trials_of(self, variant: Variant, *, full: bool) -> tuple[Variant, tuple[Trial, ...]]:
         variant = self._draw_weights(variant)
+        if self._random:
+            return variant, self._random_trials(variant, full=full)
         trials = [self._truth(variant, "own", self._draw(variant))]
         if full:
             trials += [self._truth(variant, "own", self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
@@ -173,10 +211,61 @@ class OracleSession:
                 trials.append(trial)
         if full:
             trials += self._probes(variant, at=len(trials))
-            if variant.parameters and self._problem.meta.weights == "inputs":
-                variant = self._draw_weights(variant)
-                trials.append(self._truth(variant, "own", self._draw(variant)))
+            if variant.required and self._problem.meta.weights == "inputs":
+                for _ in range(WEIGHT_DRAWS - 1):
+                    variant = self._draw_weights(variant)
+                    trials.append(self._truth(variant, "own", self._draw(variant)))
         return variant, tuple(trials)
+
+    def _random_trials(self, variant: Variant, *, full: bool) -> tuple[Trial, ...]:
+        """Trials of a reference whose distribution is judged: outputs of many calls on the same inputs."""
+        trials = [self._draws(variant, "own", self._draw(variant))]
+        if full:
+            wanted = _distributions_of(variant)[:2]
+            trials += [self._draws(variant, name, self._compose(variant, name)) for name in wanted]
+        return tuple(trials)
+
+    def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
+        trial = self._truth(variant, distribution, data)
+        given = self._given(variant, data)
+        try:
+            reply = self._client.request(
+                "draws",
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[given.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+                count=RANDOM_DRAWS,
+                seed=secrets.randbits(31),
+            )
+            arrays = self._collect(reply)
+        finally:
+            given.close()
+        width = len(variant.outputs)
+        return trial._replace(draws=tuple(tuple(arrays[k : k + width]) for k in range(0, len(arrays), width)))
+
+    def _read(self, variant: Variant, trial: Trial) -> tuple[int, ...]:
+        """Positions of the float inputs of which every element matters."""
+        given = self._given(variant, trial.data)
+        try:
+            reply = self._client.request(
+                "reads",
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[given.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+                seed=secrets.randbits(31),
+            )
+        finally:
+            given.close()
+        visible = len(variant.inputs) - variant.plan.hidden
+        return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
+
+    def _structured_draws(self, variant: Variant, most: int) -> tuple[np.ndarray, ...]:
+        if not _is_structured(variant):
+            return ()
+        count = min(most, max(_STRUCTURED_BYTES // variant.slot_bytes, _LEAST_STRUCTURED))
+        return tuple(self._draw(variant) for _ in range(count))
 
     def _draw_weights(self, variant: Variant) -> Variant:
         memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
@@ -195,9 +284,10 @@ class OracleSession:
         return variant._replace(weights=(*variant.weights, drawn))
 
     def _draw(self, variant: Variant) -> np.ndarray:
-        """One draw of the problem's own inputs."""
+        """One draw of the problem's own inputs; those of a declared domain get the probe format like all others."""
         memory = SharedMemory.create(variant.slot_bytes, "inputs")
         try:
+            np.frombuffer(memory.view, dtype=np.uint8)[:] = CANARY
             self._client.request(
                 "export_inputs",
                 timeout_s=_TRUTH_TIMEOUT_S,
@@ -206,19 +296,29 @@ class OracleSession:
                 inputs=variant.inputs_json(),
                 seed=secrets.randbits(31),
             )
-            return np.frombuffer(memory.view, dtype=np.uint8).copy()
+            data = np.frombuffer(memory.view, dtype=np.uint8).copy()
         finally:
             memory.close()
+        visible = len(variant.inputs) - variant.plan.hidden
+        for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
+            if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.elements == 0:
+                continue
+            if position >= visible:
+                write_tensor(data, spec, distributions.make("normal", spec.shape, spec.dtype, domain, self._rng))
+            elif domain.fill == "normal" and spec.dtype == "float32":
+                values = read_tensor(data, spec)
+                write_tensor(data, spec, distributions.probe_format(values, self._rng, domain.low, domain.high))
+        return data
 
     def _compose(self, variant: Variant, name: str) -> np.ndarray:
         """Inputs of one distribution; inputs that do not admit it get their plainest one, structured ones their own."""
-        data = self._draw(variant) if _is_structured(variant) else np.zeros(variant.slot_bytes, dtype=np.uint8)
+        data = self._draw(variant) if _is_structured(variant) else np.full(variant.slot_bytes, CANARY, dtype=np.uint8)
         for spec, domain in zip(variant.inputs, variant.domains, strict=True):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.elements == 0:
                 continue
             admitted = distributions.distributions_for(domain, spec.dtype)
             shape = spec.shape if spec.contiguous else (spec.elements,)
-            chosen = name if name in admitted else admitted[0]
+            chosen = name if name in admitted and domain is not _COTANGENT else admitted[0]
             write_tensor(data, spec, distributions.make(chosen, shape, spec.dtype, domain, self._rng))
         return data
 
@@ -239,9 +339,8 @@ class OracleSession:
         return trials
 
     def _truth(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
-        given = SharedMemory.create(variant.slot_bytes, "inputs")
+        given = self._given(variant, data)
         try:
-            np.frombuffer(given.view, dtype=np.uint8)[:] = data
             reply = self._client.request(
                 "truth",
                 timeout_s=_TRUTH_TIMEOUT_S,
@@ -249,7 +348,7 @@ class OracleSession:
                 size=variant.slot_bytes,
                 inputs=variant.inputs_json(),
                 runs=_MONTE_CARLO_RUNS if distribution in _NORMAL else _MONTE_CARLO_RUNS // 2,
-                seed=secrets.randbits(31),
+                seed=_seed_of(variant, data),
                 unit_roundoff=self._unit_roundoff(variant),
             )
             arrays = self._collect(reply)
@@ -261,6 +360,12 @@ class OracleSession:
             truths.append(self._make_truth(item, arrays[at : at + item["tensors"]], variant.outputs[len(truths)].dtype))
             at += item["tensors"]
         return Trial(distribution, len(variant.weights) - 1, data, int(reply["reduction"]), tuple(truths))
+
+    def _given(self, variant: Variant, data: np.ndarray) -> SharedMemory:
+        """A slot's bytes in shared memory; the caller closes it."""
+        given = SharedMemory.create(variant.slot_bytes, "inputs")
+        np.frombuffer(given.view, dtype=np.uint8)[:] = data
+        return given
 
     def _collect(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
         size = int(reply["size"])
@@ -277,7 +382,7 @@ class OracleSession:
     def _make_truth(self, item: Mapping[str, Any], arrays: Sequence[np.ndarray], dtype: str) -> Truth:
         low, exact, deviation, rows = arrays[:4]
         if item["kind"] == "float":
-            roundoff = budget.unit_roundoff(dtype, self._problem.meta.tolerance.reduced_precision)
+            roundoff = budget.unit_roundoff(dtype, self._reduced)
             scale: np.ndarray = budget.scale(deviation, rows, exact, dtype, roundoff)
         else:
             scale = deviation
@@ -286,7 +391,7 @@ class OracleSession:
 
     def _unit_roundoff(self, variant: Variant) -> float:
         floats = [s.dtype for s in (*variant.outputs, *variant.state) if s.dtype in wire.FLOATS]
-        return budget.unit_roundoff(floats[0] if floats else "float32", self._problem.meta.tolerance.reduced_precision)
+        return budget.unit_roundoff(floats[0] if floats else "float32", self._reduced)
 
     def _invalid(self, message: str, stage: str) -> InvalidReferenceError:
         return InvalidReferenceError(
@@ -341,6 +446,13 @@ def write_tensor(data: np.ndarray, spec: wire.TensorSpec, values: np.ndarray) ->
     view[...] = values
 
 
+def _seed_of(variant: Variant, data: np.ndarray) -> int:
+    """The seed of a slot's call where the problem has one, else any."""
+    if not variant.plan.seeded:
+        return secrets.randbits(31)
+    return int(read_tensor(data, variant.inputs[-1])[0])
+
+
 def _is_structured(variant: Variant) -> bool:
     return any(
         isinstance(s, wire.TensorSpec) and d.fill == "structured"
@@ -355,6 +467,11 @@ def _distributions_of(variant: Variant) -> list[str]:
         if isinstance(spec, wire.TensorSpec) and domain.fill != "structured":
             names.update(dict.fromkeys(distributions.distributions_for(domain, spec.dtype)))
     return list(names)
+
+
+def is_normal(distribution: str) -> bool:
+    """Whether outputs on inputs of a distribution are judged without the wider tails."""
+    return distribution in _NORMAL
 
 
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:
@@ -393,6 +510,32 @@ def judge_trial(
     return worst, decoded
 
 
+def decode_outputs(variant: Variant, claims: Sequence[OutputClaim]) -> tuple[Judgement, list[np.ndarray]]:
+    """One call's outputs without a comparison of values: layouts only."""
+    decoded: list[np.ndarray] = []
+    for j, (spec, claim) in enumerate(zip(variant.outputs, claims, strict=True)):
+        wrong = compare_layout(claim, spec, j, len(claims))
+        if wrong is not None:
+            return Judgement(*wrong, float("inf"), 0.0, False), decoded
+        try:
+            decoded.append(budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride))
+        except budget.DecodeError as error:
+            return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), 0.0, False), decoded
+    return Judgement(None, "", 0.0, 1.0, True), decoded
+
+
+def random_scale(truth: Truth, draws: Sequence[np.ndarray], dtype: str) -> np.ndarray | None:
+    """The error scale of an output that is random: that of one draw, and at least two roundings of its largest value.
+
+    None for outputs that do not round.
+    """
+    if dtype not in wire.FLOATS:
+        return None
+    largest = np.max(np.abs(np.stack(draws).astype(np.float64)), axis=0)
+    scale: np.ndarray = np.maximum(truth.scale, 2.0 * budget.unit_roundoff(dtype) * largest)
+    return scale
+
+
 def _judge_value(
     truth: Truth, value: np.ndarray, trial: Trial, spec: wire.TensorSpec, tolerance_scale: float
 ) -> budget.OutputReport:
@@ -402,7 +545,7 @@ def _judge_value(
             truth.exact,
             truth.scale,
             trial.reduction,
-            distribution_is_normal=trial.distribution in _NORMAL,
+            distribution_is_normal=is_normal(trial.distribution),
             tolerance_scale=tolerance_scale,
             dtype=spec.dtype,
             ref_low=truth.low,

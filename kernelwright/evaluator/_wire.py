@@ -35,6 +35,7 @@ ITEM_BYTES = {
 }
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
+LEAVE = -1  # a reveal that ends the loop at the door; -2 - k asks for weights k
 MAX_OUTPUTS = 16  # keep in step with _door.c
 MAX_DIMENSIONS = 8
 ROW_WORDS = 4 + 2 * MAX_DIMENSIONS
@@ -84,12 +85,16 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(stride)
 
 
-def place(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], int]:
-    """Lays tensors out one after another, each aligned to 64 bytes; returns them with offsets, and the total size."""
+def place(specs: Sequence[TensorSpec], *, margin: int = 0) -> tuple[list[TensorSpec], int]:
+    """Lays tensors out one after another, each aligned to 64 bytes and followed by at least ``margin`` bytes.
+
+    Returns:
+        The specs with their offsets, and the total size, which is a multiple of 64 and at least that.
+    """
     at, placed = 0, []
     for spec in specs:
         placed.append(spec._replace(offset=at))
-        at += -(-spec.span_bytes // ALIGNMENT) * ALIGNMENT
+        at += -(-(spec.span_bytes + margin) // ALIGNMENT) * ALIGNMENT
     return placed, max(at, ALIGNMENT)
 
 

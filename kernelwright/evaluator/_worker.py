@@ -21,6 +21,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator import _wire as wire
+from kernelwright.evaluator._call import (
+    Call,
+    CallPlan,
+    StateMismatch,
+    flatten_outputs,
+    match_state,
+    module_state,
+    state_layout,
+)
 from kernelwright.sandbox.messages import recv_message, send_message
 
 if TYPE_CHECKING:
@@ -126,13 +135,25 @@ class Door:
         self._acknowledge = library.kw_acknowledge
         self._acknowledge.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
         self._acknowledge.restype = None
+        self._read = library.kw_read
+        self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._read.restype = None
         self._answer_address = ctypes.addressof(ctypes.c_char.from_buffer(self._answer))
         self._reveal_address = _readonly_address(self._reveal)
 
     def serve(
-        self, forward: Callable[..., Any], slots: Sequence[Sequence[Any]], *, yielding: bool, numbers: dict[Any, int]
+        self,
+        forward: Callable[..., Any],
+        slots: Sequence[Sequence[Any]],
+        *,
+        yielding: bool,
+        numbers: dict[Any, int],
+        take_weights: Callable[[int], None],
     ) -> None:
-        """Answers reveals until a negative slot comes. ``numbers`` gives each torch dtype its code."""
+        """Answers reveals until it is told to leave.
+
+        ``numbers`` gives each torch dtype its code. A reveal below LEAVE asks for other weights and is no call.
+        """
         import torch
 
         wait, acknowledge, words = self._wait, self._acknowledge, self.words
@@ -142,7 +163,11 @@ class Door:
         while True:
             slot = wait(reveal, nonce.value, nonce_pointer, yielding_flag)
             if slot < 0:
-                return
+                if slot == wire.LEAVE:
+                    return
+                take_weights(wire.LEAVE - 1 - slot)
+                acknowledge(answer, nonce.value)
+                continue
             result = forward(*slots[slot])
             outputs = (result,) if type(result) is tensor else flatten_outputs(result)
             for j, output in enumerate(outputs):
@@ -154,6 +179,15 @@ class Door:
                 words[at] = output.data_ptr()
             words[8] = len(outputs)
             acknowledge(answer, nonce.value)
+
+    def read_only_forward(self, slots: Sequence[Sequence[Any]]) -> Callable[[int], None]:
+        """A trusted call that does nothing but read the given tensors of a slot: the floor of any latency."""
+        tables = [
+            (ctypes.c_int64 * (2 * len(tensors)))(*(v for t in tensors for v in (t.data_ptr(), t.nbytes)))
+            for tensors in slots
+        ]
+        read = self._read
+        return lambda slot: read(tables[slot], len(tables[slot]) // 2)
 
 
 def _readonly_address(mapping: mmap.mmap) -> int:
@@ -178,27 +212,6 @@ def _describe(words: memoryview, at: int, output: Any, numbers: dict[Any, int]) 
         words[at + 4 + wire.MAX_DIMENSIONS + k] = stride[k]
 
 
-def flatten_outputs(result: Any) -> tuple[Any, ...]:
-    """The tensors of a result in order: a tensor, or nested tuples, lists and dicts of tensors.
-
-    Raises:
-        TypeError: for anything else, and for tensor subclasses (a lazy tensor could compute after the clock).
-    """
-    import torch
-
-    if type(result) in (torch.Tensor, torch.nn.Parameter):
-        return (result,)
-    if isinstance(result, tuple | list):
-        flat = tuple(t for item in result for t in flatten_outputs(item))
-    elif isinstance(result, dict):
-        flat = tuple(t for item in result.values() for t in flatten_outputs(item))
-    else:
-        raise TypeError(f"forward returned {type(result).__name__}; a tensor, or a tuple of tensors, is expected")
-    if len(flat) > wire.MAX_OUTPUTS:
-        raise TypeError(f"forward returned {len(flat)} tensors; at most {wire.MAX_OUTPUTS} are supported")
-    return flat
-
-
 # ------------------------------------------------------------------------------------------------ the runner
 
 
@@ -218,6 +231,10 @@ class Runner:
         self.door: Door | None = None
         self.mode = "eval"
         self.triton = False
+        self.plan = CallPlan()
+        self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
+        self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
+        self.call: Call | None = None
 
     def serve(self) -> None:
         """Read a request, do it, answer; leave at ``quit``."""
@@ -266,8 +283,8 @@ class Runner:
                 if not hasattr(self.module, "ModelNew"):
                     raise Fault("import", "NoModelNew", "the file defines no class ModelNew")
 
-    def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any]) -> dict[str, Any]:
-        """Build the module for one variant; answers with its state's layout."""
+    def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any], plan: dict[str, Any]) -> None:
+        """Build the module for one variant; ``plan`` says what its calls consist of."""
         arguments = [wire.decode_value(value) for value in init]
         if self.role == "candidate":
             assert self.module is not None
@@ -275,24 +292,37 @@ class Runner:
                 self.model = self.module.ModelNew(*arguments)
         else:
             self.model = self._reference_model(arguments, variant)
-        self.model.train(self.mode == "train")
+        with blamed("construct", self.filename):
+            self.model.train(self.mode == "train")
         self.forward = self.model
-        layout = state_layout(self.model)
-        parameters = sum(1 for _ in self.model.named_parameters())
-        return {"state": [wire.spec_to_json(spec) for spec in layout], "parameters": parameters}
+        self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
 
-    def do_weights(self, fds: list[int], size: int, state: list[Any], parameters: int) -> None:
-        """Copy the referee's weights into the module's own tensors, by name, else by order where shapes agree."""
+    def do_weights(self, fds: list[int], stride: int, count: int, state: list[Any], required: list[str]) -> None:
+        """Map ``count`` draws of the reference's state and copy the first into the module's own tensors."""
+        specs = [wire.spec_from_json(item) for item in state]
+        arena = Mapped(fds[0], stride * count, writable=False)
+        with blamed("weights", self.filename):
+            own = dict(module_state(self.model))
+            try:
+                names = match_state(specs, state_layout(self.model), required, getattr(self.module, "STATE_MAP", None))
+            except StateMismatch as mismatch:
+                raise Fault("weights", "StateMismatch", str(mismatch)) from None
+            found = [(spec, own[name]) for spec, name in zip(specs, names, strict=True) if name is not None]
+            self.named = {spec.name: tensor for spec, tensor in found}
+            self.weights = [
+                (tensor, [arena.tensor(spec, base=k * stride) for k in range(count)]) for spec, tensor in found
+            ]
+            self.take_weights(0)
+
+    def take_weights(self, draw: int) -> None:
+        """Copy one draw into the module's own tensors."""
         import torch
 
-        specs = [wire.spec_from_json(item) for item in state]
-        arena = Mapped(fds[0], size, writable=False)
-        own = dict(module_state(self.model))
-        names = match_state(specs, state_layout(self.model), parameters, getattr(self.module, "STATE_MAP", None))
-        with blamed("weights", self.filename), torch.no_grad():
-            for spec, name in zip(specs, names, strict=True):
-                if name is not None:
-                    own[name].copy_(arena.tensor(spec))
+        with torch.no_grad():
+            for tensor, draws in self.weights:
+                tensor.copy_(draws[draw])
+        if self.call is not None:
+            self.call.draw = draw
 
     def do_compile(self, fds: list[int], mode: str) -> None:
         """Wrap the reference by torch.compile; the first call compiles."""
@@ -313,20 +343,28 @@ class Runner:
         fixed = torch.zeros(1)
         self.forward = lambda *arguments: fixed
 
-    def do_slots(self, fds: list[int], size: int, count: int, stride: int, inputs: list[Any]) -> None:
-        """Map the pool and lay the forward arguments of every slot over it."""
+    def do_slots(
+        self, fds: list[int], size: int, count: int, stride: int, inputs: list[Any], written_stride: int
+    ) -> None:
+        """Map the pool and lay the arguments of every slot over it; those that are written lie in a second memory."""
         self.slots = []
         self.pool = Mapped(fds[0], size, writable=False)
         self.pool.touch()
-        templates = [
-            wire.spec_from_json(item["tensor"]) if "tensor" in item else wire.decode_value(item["value"])
-            for item in inputs
-        ]
-        pool = self.pool
+        memories = [self.pool]
+        if written_stride:
+            memories.append(Mapped(fds[1], written_stride * count, writable=True))
+            memories[1].touch()
+        templates = [template(item) for item in inputs]
         self.slots = [
-            [pool.tensor(t, base=i * stride) if isinstance(t, wire.TensorSpec) else t for t in templates]
+            [
+                memories[which].tensor(t, base=i * (stride, written_stride)[which])
+                if isinstance(t, wire.TensorSpec)
+                else t
+                for which, t in templates
+            ]
             for i in range(count)
         ]
+        self.call = None if self.plan.plain else self._planned_call()
 
     def do_enter(self, fds: list[int], yielding: bool) -> None:
         """Serve the door until the referee says leave."""
@@ -335,9 +373,40 @@ class Runner:
         assert self.door is not None
         assert self.forward is not None
         numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
-        forward = self._forward_on_device if self.triton else self.forward
+        forward = self.call or self.forward
+        if self.triton:
+            forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad():
-            self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers)
+            self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
+
+    def do_floor(self, fds: list[int], positions: list[int]) -> None:
+        """From now on a call only reads the slot's tensors at ``positions``. Trusted workers only."""
+        import torch
+
+        assert self.door is not None
+        read = self.door.read_only_forward([[slot[i] for i in positions] for slot in self.slots])
+        self.slots = [[i] for i in range(len(self.slots))]
+        fixed = torch.zeros(1)
+
+        def forward(slot: int) -> torch.Tensor:
+            read(slot)
+            return fixed
+
+        self.forward, self.call = forward, None
+
+    def do_trace(self, fds: list[int]) -> dict[str, Any]:
+        """One call on the first slot: the operators of torch that it dispatches, and its calls of own kernels."""
+        import torch
+
+        from kernelwright import inline
+        from kernelwright.evaluator._trace import OperatorLog
+
+        log = OperatorLog()
+        forward = self.call or self.forward
+        assert forward is not None
+        with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
+            forward(*self.slots[0])
+        return {"operators": log.names(), "calls": calls}
 
     # -- helpers
 
@@ -371,10 +440,19 @@ class Runner:
             raise inline.BuildError("the build failed", log=str(reply.get("log", "")))
         return f"/proc/self/fd/{fds[0]}"
 
-    def _forward_on_device(self, *arguments: Any) -> Any:
+    def _planned_call(self) -> Call:
+        """The call as the plan has it; what the candidate lacks for it is the candidate's fault."""
+        draws = {id(tensor): values for tensor, values in self.weights}
+        initial = {name: draws[id(tensor)] for name, tensor in self.named.items()}
         assert self.forward is not None
-        with self._device_view():
-            return self.forward(*arguments)
+        return Call(self.forward, self.plan, self.named, initial)
+
+    def _on_device(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with self._device_view():
+                return forward(*arguments)
+
+        return call
 
     @contextlib.contextmanager
     def _device_view(self) -> Iterator[None]:
@@ -387,50 +465,8 @@ class Runner:
             yield
 
 
-def module_state(model: Any) -> list[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name, shared ones once, non-persistent buffers included."""
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
-def state_layout(model: Any) -> list[wire.TensorSpec]:
-    """The dense layout of a module's state, in its own order, offsets included."""
-    specs = [
-        wire.TensorSpec(
-            name,
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
-            wire.contiguous_stride(tensor.shape),
-        )
-        for name, tensor in module_state(model)
-    ]
-    return wire.place(specs)[0]
-
-
-def match_state(
-    theirs: Sequence[wire.TensorSpec],
-    own: Sequence[wire.TensorSpec],
-    parameters: int,
-    state_map: dict[str, str] | None,
-) -> list[str | None]:
-    """Own names for the reference's tensors: by name, through ``STATE_MAP`` (reference name: own name), else by order.
-
-    The first ``parameters`` of ``theirs`` are parameters and must correspond; a buffer that the candidate does without
-    (a mask that it computes) is None. A parameter that is there and wrong shows in the results.
-
-    Raises:
-        Fault: where neither names nor the sequence of shapes correspond.
-    """
-    shapes = {spec.name: (spec.dtype, spec.shape) for spec in own}
-    wanted = [(state_map or {}).get(spec.name, spec.name) for spec in theirs]
-    found = [n if shapes.get(n) == (s.dtype, s.shape) else None for n, s in zip(wanted, theirs, strict=True)]
-    if None not in found[:parameters]:
-        return found
-    if [(s.dtype, s.shape) for s in theirs] == [(s.dtype, s.shape) for s in own]:
-        return [spec.name for spec in own]
-    missing = [f"{s.name}{list(s.shape)}" for n, s in zip(found[:parameters], theirs, strict=False) if n is None]
-    raise Fault(
-        "weights",
-        "StateMismatch",
-        f"ModelNew's parameters do not correspond to Model's: no {', '.join(missing[:5])}; "
-        "use the same names and shapes, or declare STATE_MAP = {reference name: own name}",
-    )
+def template(item: dict[str, Any]) -> tuple[int, wire.TensorSpec | Any]:
+    """Which memory an argument lies in (0: the pool, 1: the written one), and its layout or plain value."""
+    if "value" in item:
+        return 0, wire.decode_value(item["value"])
+    return ("written" in item), wire.spec_from_json(item.get("tensor") or item["written"])

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._clock import Door
-from kernelwright.evaluator._timing import Side
-from kernelwright.evaluator._truth import CheckSet, Variant, reference_error
+from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator._truth import CheckSet, reference_error
 from kernelwright.records import Problem
-from kernelwright.sandbox import SharedMemory
 
 if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
-SETUP_TIMEOUT_S = 60.0
+CONTROL = "control"  # the role of a second eager twin, whose ratio to the first is known to be one
 
 
 class Workers:
@@ -34,11 +30,25 @@ class Workers:
         """End the twins."""
         twins, self._twins = self._twins, {}
         for side in twins.values():
-            end(side)
+            side.end()
 
     def candidate(self, env: Mapping[str, str]) -> Side:
         """A fresh worker for a candidate; nothing is loaded yet."""
         return self._start("candidate", builds=True, env=env)
+
+    def bare(self, name: str) -> Side:
+        """A worker that has its door and holds no code but ours.
+
+        Raises:
+            WorkerFailed: it does not come up.
+        """
+        side = self._start(name)
+        try:
+            self._referee.load(side.client, side.door, "", role="reference", mode="eval")
+        except WorkerFailed:
+            side.end()
+            raise
+        return side
 
     def twin(self, name: str, check_set: CheckSet) -> Side:
         """A fresh worker of the reference for a baseline, set up with the first variant and weights.
@@ -46,19 +56,19 @@ class Workers:
         Raises:
             InvalidReferenceError: the reference does not load.
         """
-        compiled = name != "eager"
+        compiled = name.startswith("compile")
         if compiled:
             self._on_stage(f"baseline {name}")
         side = self._start(name, compiles=compiled)
         try:
             mode = self._problem.meta.mode
             self._referee.load(side.client, side.door, self._problem.source, role="reference", mode=mode)
-            self.set_up(side, check_set.variants[0], 0)
+            side.set_up(check_set.variants[0])
             if compiled:
                 compile_mode = name.removeprefix("compile").removeprefix("-") or "default"
                 side.client.request("compile", timeout_s=SETUP_TIMEOUT_S, mode=compile_mode)
         except WorkerFailed as failed:
-            end(side)
+            side.end()
             raise reference_error(self._problem, failed) from None
         return side
 
@@ -74,32 +84,7 @@ class Workers:
         """End the kept twin of a baseline, if there is one."""
         side = self._twins.pop(name, None)
         if side is not None:
-            end(side)
-
-    def set_up(self, side: Side, variant: Variant, weights: int) -> None:
-        """Construct a worker's module for one variant and give it its weights.
-
-        Raises:
-            WorkerFailed: its constructor raises, or its parameters do not correspond.
-        """
-        side.client.request("construct", timeout_s=SETUP_TIMEOUT_S, init=variant.init, variant=variant.constants)
-        self.give_weights(side, variant, weights)
-
-    def give_weights(self, side: Side, variant: Variant, weights: int) -> None:
-        """Copy one drawn state into a worker's module."""
-        if not variant.state:
-            return
-        with SharedMemory.create(variant.state_bytes, "weights") as memory:
-            np.frombuffer(memory.view, dtype=np.uint8)[:] = variant.weights[weights]
-            memory.seal()
-            side.client.request(
-                "weights",
-                timeout_s=SETUP_TIMEOUT_S,
-                fds=[memory.fd],
-                size=memory.size,
-                state=[wire.spec_to_json(s) for s in variant.state],
-                parameters=variant.parameters,
-            )
+            side.end()
 
     def _start(
         self, name: str, *, builds: bool = False, compiles: bool = False, env: Mapping[str, str] | None = None
@@ -118,38 +103,3 @@ class Workers:
             door.close()
             raise
         return Side(name, client, door)
-
-
-def map_slots(side: Side, memory: SharedMemory, variant: Variant, count: int, *, timeout_s: float) -> None:
-    """Lay the forward arguments of ``count`` slots over shared memory, and send the worker into its door.
-
-    Raises:
-        WorkerFailed: it did not.
-    """
-    side.client.request(
-        "slots",
-        timeout_s=timeout_s,
-        fds=[memory.fd],
-        size=memory.size,
-        count=count,
-        stride=variant.slot_bytes,
-        inputs=variant.inputs_json(),
-    )
-    side.client.send("enter", yielding=side.door.yielding)
-
-
-def call_back(side: Side, *, timeout_s: float) -> None:
-    """Out of the door and back to the socket.
-
-    Raises:
-        WorkerFailed: it does not come.
-    """
-    side.client.worker.thaw()
-    side.door.leave()
-    side.client.reply("enter", timeout_s=timeout_s)
-
-
-def end(side: Side) -> None:
-    """Kill a side's worker and give its door back."""
-    side.client.close()
-    side.door.close()

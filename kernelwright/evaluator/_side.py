@@ -1,0 +1,170 @@
+"""One live worker with its door: what the referee does with a candidate, a twin, or a worker of its own while timing.
+
+A side is frozen whenever it is not its turn, so that it can neither compute ahead nor disturb another one, nor watch
+the referee prepare its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelwright.evaluator import _wire as wire
+from kernelwright.evaluator._client import Client
+from kernelwright.evaluator._clock import Door, Window
+from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._truth import Variant
+from kernelwright.sandbox import SharedMemory
+
+SETUP_TIMEOUT_S = 60.0
+
+
+class Side:
+    """A worker, its door, and the slots that it has mapped.
+
+    Attributes:
+        name: role, as timing samples name it.
+        client: the worker's socket.
+        door: where its calls are revealed.
+        frozen: whether it is stopped at the moment.
+    """
+
+    def __init__(self, name: str, client: Client, door: Door) -> None:
+        self.name = name
+        self.client = client
+        self.frozen = False
+        self.door = door
+        self._pool: Pool | None = None
+        self._written: SharedMemory | None = None
+
+    # ------------------------------------------------------------------------------------------ setting up
+
+    def set_up(self, variant: Variant) -> None:
+        """Construct the module of one variant and give it the first draw of the weights.
+
+        Raises:
+            WorkerFailed: its constructor raises, or its parameters do not correspond.
+        """
+        self._pool = None  # a call is bound to the module when its arguments are mapped
+        self.client.request(
+            "construct",
+            timeout_s=SETUP_TIMEOUT_S,
+            init=variant.init,
+            variant=variant.constants,
+            plan=variant.plan.to_json(),
+        )
+        if not variant.state:
+            return
+        stride = variant.state_bytes
+        with SharedMemory.create(stride * len(variant.weights), "weights") as memory:
+            arena = np.frombuffer(memory.view, dtype=np.uint8).reshape(-1, stride)
+            for row, drawn in zip(arena, variant.weights, strict=True):
+                row[:] = drawn
+            memory.seal()
+            self.client.request(
+                "weights",
+                timeout_s=SETUP_TIMEOUT_S,
+                fds=[memory.fd],
+                stride=stride,
+                count=len(variant.weights),
+                state=[wire.spec_to_json(s) for s in variant.state],
+                required=list(variant.required),
+            )
+
+    def enter(self, pool: Pool, *, only_reading: Sequence[int] | None = None) -> None:
+        """Map the slots of ``pool``, unless they are mapped, and go to the door; it stays there running.
+
+        ``only_reading``: positions of the inputs that a call reads, and does nothing else (a trusted worker's floor).
+
+        Raises:
+            WorkerFailed: it did not.
+        """
+        if self._pool is not pool or only_reading is not None:
+            self._map(pool)
+        if only_reading is not None:
+            self.client.request("floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading))
+        self.client.send("enter", yielding=self.door.yielding)
+
+    def _map(self, pool: Pool) -> None:
+        fds, written_stride = [pool.memory.fd], pool.variant.written_bytes
+        self._drop_written()
+        if written_stride:
+            self._written = SharedMemory.create(written_stride * pool.slots, "written")
+            fds.append(self._written.fd)
+        self.client.request(
+            "slots",
+            timeout_s=SETUP_TIMEOUT_S,
+            fds=fds,
+            size=pool.memory.size,
+            count=pool.slots,
+            stride=pool.stride,
+            inputs=pool.variant.arguments_json(),
+            written_stride=written_stride,
+        )
+        self._pool = pool
+
+    def leave(self, *, timeout_s: float) -> None:
+        """Out of the door and back to the socket.
+
+        Raises:
+            WorkerFailed: it does not come.
+        """
+        self.thaw()
+        self.door.leave()
+        self.client.reply("enter", timeout_s=timeout_s)
+
+    # ------------------------------------------------------------------------------------------ taking a turn
+
+    def window(
+        self,
+        slots: np.ndarray,
+        reads: Sequence[int] | np.ndarray,
+        *,
+        call_timeout_s: float,
+        weights: int | None = None,
+    ) -> Window:
+        """Thaw, take the weights of one draw, run one window of calls, freeze again.
+
+        Args:
+            slots: (calls,) slots to reveal. reads: positions in ``slots`` after which the outputs are read.
+            weights: the draw to rewrite the weights with beforehand, off the clock; None leaves them.
+
+        Raises:
+            WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
+        """
+        assert self._pool is not None
+        if self._written is not None:
+            self._pool.copy_written(self._written, slots)
+        self.thaw()
+        try:
+            if weights is not None:
+                order = np.array([wire.LEAVE - 1 - weights])
+                self.door.window(self.client, order, [], [], call_timeout_s=call_timeout_s)
+            capacity = self._pool.variant.capacity()
+            return self.door.window(self.client, slots, reads, capacity, call_timeout_s=call_timeout_s)
+        finally:
+            self.freeze()
+
+    def freeze(self) -> None:
+        """Stop all its tasks, if it lives."""
+        if not self.frozen and self.client.worker.alive():
+            self.client.worker.freeze()
+            self.frozen = True
+
+    def thaw(self) -> None:
+        """Let it run on."""
+        if self.frozen:
+            self.client.worker.thaw()
+            self.frozen = False
+
+    def end(self) -> None:
+        """Kill the worker and give back what it had."""
+        self.client.close()
+        self.door.close()
+        self._drop_written()
+
+    def _drop_written(self) -> None:
+        if self._written is not None:
+            self._written.close()
+            self._written = None
