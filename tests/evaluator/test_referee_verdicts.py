@@ -124,11 +124,9 @@ def test_a_fork_bomb_ends_as_a_status(judge_softmax):
     assert judge_softmax(RIGHT, time=False).verdict.passed
 
 
-def test_idling_once_checked_is_seen_while_timed(judge_softmax):
-    counting = candidate("global calls\ncalls += 1\nprint(calls, flush=True)", top="calls = 0")
-    checked = int(judge_softmax(counting, time=False).artifacts["worker output"].split()[-1])
-    idle = candidate(f"global calls\ncalls += 1\nif calls > {checked * 3 // 2}: y.zero_()", top="calls = 0")
-    refused(judge_softmax(idle), Status.INCORRECT_NUMERICAL, "time")
+def test_idling_once_checked_is_seen_while_timed(judge_softmax, softmax, monkeypatch):
+    monkeypatch.setattr(type(softmax), "_check", lambda *arguments, **options: None)
+    refused(judge_softmax(candidate("y.zero_()")), Status.INCORRECT_NUMERICAL, "time")
 
 
 def test_a_kernel_that_does_not_compile(judge_softmax):
