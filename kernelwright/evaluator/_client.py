@@ -10,11 +10,11 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 from kernelwright.errors import MachineError
-from kernelwright.evaluator._build import BuildOutcome, BuildService
+from kernelwright.evaluator._build import BuildOutcome
 from kernelwright.sandbox import (
     Exit,
     Limits,
@@ -45,6 +45,13 @@ class Failure(NamedTuple):
     exit: Exit | None = None
 
 
+class Builder(Protocol):
+    """What builds for a worker: the build service, or a stand-in that changes its products."""
+
+    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
+        """Build one request as it came over the wire."""
+
+
 class WorkerFailed(Exception):
     """Carries a :class:`Failure` and the worker's name; never leaves the evaluator."""
 
@@ -65,7 +72,7 @@ class Client:
         name: str,
         limits: Limits,
         cpus: Sequence[int] | None,
-        builds: BuildService | None = None,
+        builds: Builder | None = None,
         env: dict[str, str] | None = None,
         mounts: Sequence[Mount] = (),
         warm: bool = True,
@@ -83,6 +90,8 @@ class Client:
         self.sock = ours
         self.name = name
         self.outcomes: list[BuildOutcome] = []
+        self.products: set[tuple[int, int]] = set()  # (st_dev, st_ino) of what it was given to run
+        self.door_files: frozenset[tuple[int, int]] = frozenset()
         self._builds = builds
         self._closed = False
 
@@ -193,6 +202,9 @@ class Client:
                 outcome = self._builds.build(message, self._read_source(fds[0]))
                 self.outcomes.append(outcome)
                 product = outcome.product_fd()
+                if product is not None:
+                    status = os.fstat(product)
+                    self.products.add((status.st_dev, status.st_ino))
                 reply = {"ok": product is not None, "log": outcome.log[:4000]}
         finally:
             for fd in fds:

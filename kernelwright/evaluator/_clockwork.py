@@ -23,6 +23,8 @@ _COMPILE_TIMEOUT_S = 180.0
 _WARM_CALLS = 8
 _UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
 _FLOOR_WINDOWS = 5
+_FLOOR_CALLS = 256
+FLOOR_SHARE = 0.9  # of the time of merely reading the inputs: nothing right is faster than this
 
 
 class Clockwork:
@@ -80,23 +82,23 @@ class Clockwork:
         side.freeze()
         return pool, Plan(calls, pool.slots)
 
-    def floor_ms(self, check_set: CheckSet, plan_: Plan) -> float:
+    def floor_ms(self, check_set: CheckSet) -> float:
         """The time that merely reading the inputs takes through the same door: no right kernel can be faster.
 
         Counted are the float inputs of which every element matters. Measured once a check set, by a worker of ours.
         """
         if check_set.id not in self._floors:
-            self._floors[check_set.id] = self._measure_floor(check_set, plan_) if check_set.read else 0.0
+            self._floors[check_set.id] = self._measure_floor(check_set) if check_set.read else 0.0
         return self._floors[check_set.id]
 
-    def _measure_floor(self, check_set: CheckSet, plan_: Plan) -> float:
-        pool = self._pool(check_set, 0, plan_.slots)
+    def _measure_floor(self, check_set: CheckSet) -> float:
+        pool = self._pool(check_set, 0, _WARM_CALLS)
         side = self._workers.bare("floor")
         try:
             means = []
             for positions in ((), check_set.read):
                 side.enter(pool, only_reading=positions)
-                order = np.random.default_rng().permutation(pool.slots)[: plan_.calls]
+                order = np.random.default_rng().permutation(pool.slots)[:_FLOOR_CALLS]
                 windows = [
                     side.door.window(side.client, order, [], [64], call_timeout_s=self._settings.call_timeout_s)
                     for _ in range(_FLOOR_WINDOWS + 1)

@@ -43,21 +43,26 @@ _MAX_FACTOR = 40.0  # as in the error budget: largest and 99th percentile of |e|
 _Q99_FACTOR = 6.0
 _RANDOM_FACTOR = 64.0  # a spread of fewer budgets than this is rounding, not randomness
 _SAMPLED_ELEMENTS = 4096
+_SHIFTED_ELEMENTS = 8192
 _ORDERS = 500
 _HASHES = 4
 _LARGEST = 1e150  # squares of larger numbers overflow
 _DITHER = 0.35  # width of uniform noise on standardised values; its deviation is 0.1
 
 _REASONS: Mapping[str, str] = {
+    "determinism": "too many calls give the same",
     "values": "some values are none that the reference can take",
+    "repeats": "two calls agree more than chance allows",
+    "element": "an element is distributed otherwise than the reference's",
     "total": "the values are larger or smaller on average than the reference's",
-    "mean": "the averages of single elements differ from the reference's",
-    "variance": "the variances of single elements differ from the reference's",
+    "spread": "the sum over all elements varies more or less than the reference's",
+    "mean": "the averages of elements differ from the reference's",
+    "variance": "the variances of elements differ from the reference's",
     "distribution": "the values are distributed otherwise than the reference's",
     "frequencies": "categories are not as frequent as the reference's",
     "pairs": "elements of one call depend on each other otherwise than the reference's",
     "calls": "calls depend on the call before",
-    "repeats": "two calls agree more than chance allows",
+    "shifts": "a call repeats the call before, shifted",
 }
 _NEIGHBOURS_REASON = "neighbouring elements depend on each other otherwise than the reference's"
 
@@ -105,13 +110,15 @@ def judge_random(
     rng = np.random.default_rng() if rng is None else rng
     x, y = _finite(np.stack(candidate), np.stack(reference))
     s = np.zeros(x.shape[1]) if scale is None else np.broadcast_to(scale, np.shape(candidate[0])).reshape(-1) * 1.0
-    if _constant(x, _MAX_FACTOR * tolerance * s) and not _constant(y, _RANDOM_FACTOR * tolerance * s):
-        return RandomReport(False, "every call gives the same, unlike the reference", {"determinism": 0.0}, math.nan)
     values = _compare_values(x, y, s, tolerance, rng)
     standard = _standardise(x, y, _RANDOM_FACTOR * tolerance * s)
-    repeats = _repeats_p(standard, rng)
+    p_values = {
+        "determinism": _determinism_p(x, y, _MAX_FACTOR * tolerance * s),
+        "values": values.p,
+        "repeats": _repeats_p(standard, rng),
+    }
     _dither(standard, rng)
-    p_values = {"values": values.p, "repeats": repeats, **_tests(standard, np.shape(candidate[0]), rng)}
+    p_values |= _tests(standard, np.shape(candidate[0]), rng)
     if scale is None:
         p_values["frequencies"] = _witness(_equality_kernel(x, y, rng), len(x))
     reason = _verdict(p_values, values.load, alpha)
@@ -214,11 +221,6 @@ def _finite(x: Array, y: Array) -> tuple[FloatArray, FloatArray]:
     coded = [np.nan_to_num(r, nan=8.0 * bound, posinf=4.0 * bound, neginf=-4.0 * bound) for r in rows]
     coded = [np.where(np.isfinite(r), np.clip(c, -bound, bound), c) for r, c in zip(rows, coded, strict=True)]
     return coded[0], coded[1]
-
-
-def _constant(values: FloatArray, slack: FloatArray) -> bool:
-    """Whether no element moves by more than ``slack`` over the calls."""
-    return bool(np.all(values.max(axis=0) - values.min(axis=0) <= slack))
 
 
 def _standardise(x: FloatArray, y: FloatArray, rounding: FloatArray) -> _Standard:
@@ -337,17 +339,47 @@ def _tests(standard: _Standard, shape: Sequence[int], rng: np.random.Generator) 
     squares = np.square(u)
     totals = (u @ signs).astype(np.float64)
     p_values = {
+        "element": _element_p(standard),
         "total": _two_sided(totals[:k], totals[k:]),
+        "spread": _spread_p(totals, k),
         "mean": _witness(gram, k),
         "variance": _witness((squares @ squares.T).astype(np.float64), k),
         "distribution": _witness(_characteristic_kernel(u, rng), k),
         "pairs": _witness(np.square(gram), k),
         "calls": _serial_p(gram[:k, :k], rng),
+        "shifts": _shifts_p(u, k, rng),
     }
     for axis in _axes(shape):
         lagged = _lagged(u, math.prod(shape[axis + 1 :]))
         p_values[f"neighbours {axis}"] = _two_sided(lagged[:k], lagged[k:])
     return p_values
+
+
+def _spread_p(totals: FloatArray, k: int) -> float:
+    """Whether the calls' totals lie nearer to or farther from their common median: a component that elements share."""
+    away = np.abs(totals - np.median(totals))
+    return _two_sided(away[:k], away[k:])
+
+
+def _determinism_p(x: FloatArray, y: FloatArray, slack: FloatArray) -> float:
+    """Whether the candidate's calls are equal to its first more often than the reference's are (Fisher's test)."""
+    ours, theirs = (int(np.count_nonzero(np.all(np.abs(r - x[0]) <= slack, axis=1))) for r in (x[1:], y))
+    return _fisher_p(ours, len(x) - 1, theirs, len(y))
+
+
+def _element_p(standard: _Standard) -> float:
+    """The element whose mean differs most: its values ranked, and how many lie above the middle of their range.
+
+    Two-sided Mann-Whitney and Fisher's tests; Bonferroni over all random elements, so it does not matter which is taken.
+    """
+    u, k = standard.u, standard.k
+    at = int(np.argmax(np.abs(u[:k].mean(axis=0) - u[k:].mean(axis=0))))
+    values = u[:, at].astype(np.float64)
+    high = values > (values.min() + values.max()) / 2.0
+    m, n, ours, theirs = k, len(u) - k, int(high[:k].sum()), int(high[k:].sum())
+    fisher = 2.0 * min(_fisher_p(ours, m, theirs, n), _fisher_p(theirs, n, ours, m))
+    p = min(_two_sided(values[:k], values[k:]), fisher)
+    return min(1.0, 2.0 * max(1, int(standard.random.sum())) * p)
 
 
 def _characteristic_kernel(u: Float32Array, rng: np.random.Generator) -> FloatArray:
@@ -400,6 +432,24 @@ def _serial_p(gram: FloatArray, rng: np.random.Generator) -> float:
     observed = float(np.mean(np.diagonal(ranks, 1)))
     spread = float(null.std())
     return math.erfc(abs(observed - float(null.mean())) / spread / math.sqrt(2.0)) if spread > 0.0 else 1.0
+
+
+def _shifts_p(u: Float32Array, k: int, rng: np.random.Generator) -> float:
+    """Whether a call is the one before, shifted by any number of elements, as where a counter serves as randomness.
+
+    The largest cross-correlation over all shifts, of disjoint pairs of successive calls, ranked.
+    """
+    start = int(rng.integers(0, max(1, u.shape[1] - _SHIFTED_ELEMENTS + 1)))
+    window = u[:, start : start + _SHIFTED_ELEMENTS]
+    spectra = np.fft.rfft(window, axis=1)
+    largest = [_largest_correlation(side[: len(side) // 2 * 2], window.shape[1]) for side in (spectra[:k], spectra[k:])]
+    return rank_sum_p(*largest)
+
+
+def _largest_correlation(spectra: NDArray[np.complexfloating[Any, Any]], elements: int) -> FloatArray:
+    """Of each even row with the row after it, over all cyclic shifts."""
+    products = np.fft.irfft(spectra[0::2] * spectra[1::2].conj(), elements, axis=1)
+    return np.asarray(np.abs(products).max(axis=1), dtype=np.float64)
 
 
 def _mid_ranks(values: FloatArray) -> FloatArray:

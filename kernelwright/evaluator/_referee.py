@@ -16,10 +16,13 @@ import numpy as np
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
 from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._client import Client, WorkerFailed
+from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door, DoorLibrary
 from kernelwright.evaluator._environment import environment
+from kernelwright.evaluator._guard import GuardLibrary
+from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._session import ProblemSession
+from kernelwright.evaluator._share import ShareSampler
 from kernelwright.records import Candidate, Evaluation, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, SharedMemory, open_sandbox, product_memfd
 
@@ -66,12 +69,15 @@ class Referee:
         self._cache_dir = Path(settings.cache_dir)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self._cache_dir)
-        self._builds = BuildService(
+        self.builds = BuildService(
             self.sandbox, self._cache_dir, timeout_s=settings.build_timeout_s, memory_bytes=settings.memory_bytes
         )
         cpus = sorted(os.sched_getaffinity(0))
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
         self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self.guard_library = GuardLibrary(self._cache_dir)
+        self.share_sampler = ShareSampler(self._cache_dir)
+        self.noise = NoiseHistory(self._cache_dir / "noise" / f"{self.environment.id}.jsonl")
         self._null_ms: float | None = None
 
     def __enter__(self) -> Referee:
@@ -152,7 +158,7 @@ class Referee:
         entry: str,
         *,
         name: str,
-        builds: bool = False,
+        builds: Builder | None = None,
         allow_exec: bool = False,
         env: Mapping[str, str] | None = None,
         inductor_cache: str | None = None,
@@ -176,18 +182,30 @@ class Referee:
             name=name,
             limits=self.limits(allow_exec=allow_exec),
             cpus=self._worker_cpus,
-            builds=self._builds if builds else None,
+            builds=builds,
             env=variables,
             mounts=mounts,
         )
 
-    def load(self, client: Client, door: Door, source: str, *, role: str, mode: str, triton: bool = False) -> None:
+    def load(
+        self,
+        client: Client,
+        door: Door,
+        source: str,
+        *,
+        role: str,
+        mode: str,
+        triton: bool = False,
+        ghost: bool = False,
+    ) -> None:
         """Hand a worker its door and its source.
 
         Raises:
             WorkerFailed: the source does not load.
         """
         sent = [product_memfd(source.encode()), self.door_library.memfd()]
+        status = os.fstat(sent[1])
+        client.door_files = frozenset({(status.st_dev, status.st_ino)})
         try:
             client.request(
                 "load",
@@ -197,6 +215,7 @@ class Referee:
                 mode=mode,
                 threads=self.settings.threads,
                 triton=triton,
+                ghost=ghost,
             )
         finally:
             for fd in sent:

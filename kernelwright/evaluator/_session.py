@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -20,9 +21,11 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clock import Door
-from kernelwright.evaluator._clockwork import Clockwork
+from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
+from kernelwright.evaluator._evidence import Evidence, GhostBuilds, sample_share
 from kernelwright.evaluator._pool import Pool
-from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._share import Share
+from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._timing import Plan, Turns, pinned
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
@@ -46,6 +49,9 @@ if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
+_POISON = 0xFF  # NaN in floats, -1 in signed integers
+_CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
+_GHOST_TRIALS = 3
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
@@ -69,6 +75,7 @@ class _Progress:
         self.seconds: dict[str, float] = {}
         self.artifacts: dict[str, str] = {}
         self.layers: tuple[str, ...] = ()
+        self.evidence: Evidence | None = None
 
     def note(self, rule: str, evidence: str) -> None:
         """Add a finding that informs."""
@@ -183,6 +190,10 @@ class ProblemSession:
                 self._run(candidate, progress, control=control, timed=timed, confirm=confirm, screen=screen)
         except _Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
+            if failed_stage != "screen":
+                rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
+                progress.findings = (Finding(rule=rule, effect="refuses", evidence=reason[:400]), *progress.findings)
+        share = None if progress.evidence is None else progress.evidence.share
         verdict = Verdict(
             candidate=candidate.sha256,
             problem=self.problem.id,
@@ -195,6 +206,8 @@ class ProblemSession:
             findings=progress.findings,
             correctness=progress.correctness,
             timing=progress.timing,
+            own_kernel_share=None if share is None else round(share.own, 4),
+            own_kernel_label=None if progress.evidence is None else progress.evidence.label,
             environment=self._referee.environment.id,
             sandbox=progress.layers or self._referee.sandbox.layers,
             seconds={name: round(seconds, 4) for name, seconds in progress.seconds.items()},
@@ -233,10 +246,15 @@ class ProblemSession:
                 self._on_stage("check")
                 self._check(side, check_set, progress, timed=candidate.backend == "cpp")
                 progress.stage = Stage.CHECKED
+            if not control:
+                with progress.timed("ghost"):
+                    self._on_stage("ghost")
+                    self._own_kernels(candidate, side, check_set, progress)
             if timed and not confirm:
                 with progress.timed("time"):
                     self._on_stage("time")
                     self._time(side, check_set, progress)
+                    self._floor(check_set, progress)
                     progress.stage = Stage.TIMED
         finally:
             if tail := side.client.tail():
@@ -246,6 +264,7 @@ class ProblemSession:
             with progress.timed("confirm"):
                 self._on_stage("confirm")
                 self._confirm(candidate, check_set, progress)
+                self._floor(check_set, progress)
                 progress.stage = Stage.CONFIRMED
 
     def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool, refuse: bool) -> None:
@@ -262,17 +281,10 @@ class ProblemSession:
 
     def _start(self, candidate: Candidate, check_set: truth.CheckSet, stage: FailedStage, progress: _Progress) -> Side:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant."""
-        try:
-            source = inline.apply_knobs(candidate.source, candidate.knobs)
-        except (ValueError, SyntaxError) as error:
-            raise _Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
-        triton = candidate.backend == "triton"
-        side = self._workers.candidate({"TRITON_INTERPRET": "1"} if triton else {})
+        side = self._contestant(candidate)
         try:
             progress.layers = side.client.worker.layers
-            mode = self.problem.meta.mode
-            self._referee.load(side.client, side.door, source, role="candidate", mode=mode, triton=triton)
-            side.set_up(check_set.variants[0])
+            self._load(side, candidate, check_set)
             self._note_builds(side, progress)
         except WorkerFailed as failed:
             try:
@@ -283,6 +295,24 @@ class ProblemSession:
             side.end()
             raise
         return side
+
+    def _contestant(self, candidate: Candidate, builds: GhostBuilds | None = None) -> Side:
+        triton = candidate.backend == "triton"
+        return self._workers.candidate({"TRITON_INTERPRET": "1"} if triton else {}, builds)
+
+    def _load(self, side: Side, candidate: Candidate, check_set: truth.CheckSet, *, ghost: bool = False) -> None:
+        """Hand a worker the candidate and set it up for the first variant.
+
+        Raises:
+            WorkerFailed: its code raises, its build fails, or its parameters do not correspond.
+        """
+        try:
+            source = inline.apply_knobs(candidate.source, candidate.knobs)
+        except (ValueError, SyntaxError) as error:
+            raise _Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
+        triton, mode = candidate.backend == "triton", self.problem.meta.mode
+        self._referee.load(side.client, side.door, source, role="candidate", mode=mode, triton=triton, ghost=ghost)
+        side.set_up(check_set.variants[0])
 
     def _check(self, side: Side, check_set: truth.CheckSet, progress: _Progress, *, timed: bool) -> None:
         """All trials of all variants through the door; stops at the first window that is wrong.
@@ -337,7 +367,97 @@ class ProblemSession:
             tolerance_scale=tolerance.scale,
             reduced_precision=bool(tolerance.reduced_precision or self._settings.allow_precision),
             call_timeout_s=self._settings.call_timeout_s,
+            before_pass=lambda number: self._guard(side, pool, _POISON if number == 0 else None),
         )
+
+    def _guard(self, side: Side, pool: Pool, byte: int | None) -> None:
+        """Poison and guard the memory of a worker's tensors while it goes through the first pass of a check.
+
+        Raises:
+            WorkerFailed: it wrote outside of its tensors.
+        """
+        side.leave(timeout_s=self._settings.call_timeout_s)
+        library = [] if byte is None else [self._referee.guard_library.memfd()]
+        try:
+            reply = side.client.request("guard", timeout_s=SETUP_TIMEOUT_S, fds=library, byte=byte)
+        finally:
+            for fd in library:
+                os.close(fd)
+        claimed = reply.get("violations")
+        if isinstance(claimed, list) and claimed:
+            raise WorkerFailed(Failure("fault", "output", f"the kernel {str(claimed[0])[:200]}"), side.name)
+        side.enter(pool)
+        side.freeze()
+
+    def _own_kernels(self, candidate: Candidate, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
+        """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
+        try:
+            share, operators, calls = self._observe(side, check_set, timed=candidate.backend == "cpp")
+        except WorkerFailed as failed:
+            self._refuse(failed, side, "ghost", progress)
+        ghost, why = self._replay(candidate, check_set)
+        progress.evidence = evidence = Evidence(share, ghost, why, operators, calls)
+        progress.note("own-kernels", evidence.text())
+        if operators:
+            progress.note("torch-operators", ", ".join(operators))
+        heavy = sorted(set(operators) & set(self.problem.meta.heavy_ops))
+        if heavy and self._settings.own_kernels == "strict":
+            reason = f"torch does the problem's heavy work ({', '.join(heavy)}), which strict own kernels rule out"
+            raise _Refused(Status.REWARD_HACK, "ghost", reason)
+        if reason := evidence.objection():
+            raise _Refused(Status.REWARD_HACK, "ghost", reason)
+
+    def _observe(
+        self, side: Side, check_set: truth.CheckSet, *, timed: bool
+    ) -> tuple[Share | None, dict[str, int], list[dict[str, Any]]]:
+        """Share of own kernels, operators of torch, calls of own kernels; nothing of a candidate that is not timed."""
+        if not timed:
+            return None, {}, []
+        timeout_s = self._settings.call_timeout_s
+        reply = side.client.request("trace", timeout_s=timeout_s)
+        claimed = reply.get("operators")
+        operators = {
+            str(name)[:80]: count
+            for name, count in (claimed.items() if isinstance(claimed, dict) else ())
+            if type(count) is int
+        }
+        pool, plan = self._clockwork.rehearse(side, check_set, 0)
+        share = sample_share(self._referee.share_sampler, side, pool, plan, call_timeout_s=timeout_s)
+        side.leave(timeout_s=timeout_s)
+        calls = reply.get("calls")
+        return share, operators, calls if isinstance(calls, list) else []
+
+    def _replay(
+        self, candidate: Candidate, check_set: truth.CheckSet
+    ) -> tuple[Literal["needed", "idle", "unknown"], str]:
+        """Whether the candidate answers right although its kernels do nothing, and why that cannot be known."""
+        builds = GhostBuilds(self._referee.builds)
+        ghost = self._contestant(candidate, builds)
+        try:
+            self._load(ghost, candidate, check_set, ghost=True)
+            if candidate.backend == "cpp":
+                if not builds.stubs:
+                    return "idle", ""  # it built nothing, so its answers are somebody else's
+                if all(stub.product is None for stub in builds.stubs):
+                    return "unknown", builds.stubs[0].reason
+            pool, plan = self._clockwork.untimed(ghost, check_set, 0, _UNTIMED_CALLS)
+            trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
+            found = self._checker(ghost, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
+        except (WorkerFailed, _Refused):
+            return "needed", ""
+        finally:
+            ghost.end()
+        return ("needed" if found.judgement.status is not None else "idle"), ""
+
+    def _floor(self, check_set: truth.CheckSet, progress: _Progress) -> None:
+        """Refuse a time that is less than merely reading the inputs takes."""
+        assert progress.timing is not None
+        floor_ms = self._clockwork.floor_ms(check_set) * FLOOR_SHARE / self._settings.threads
+        latency = progress.timing.latency_ms
+        if latency.high < floor_ms:
+            reason = f"{latency.median:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
+            progress.timing = None
+            raise _Refused(Status.QUARANTINED, "floor", reason)
 
     # ------------------------------------------------------------------------------------------ timing
 

@@ -35,6 +35,8 @@ from kernelwright.sandbox.messages import recv_message, send_message
 if TYPE_CHECKING:
     import torch
 
+    from kernelwright.evaluator._guard import Guard
+
 _TEXT_LIMIT = 2000
 _PATIENCE_S = 24 * 3600.0  # the referee ends a worker, not the other way round
 
@@ -235,6 +237,7 @@ class Runner:
         self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
         self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
         self.call: Call | None = None
+        self.guard: Guard | None = None
 
     def serve(self) -> None:
         """Read a request, do it, answer; leave at ``quit``."""
@@ -260,8 +263,13 @@ class Runner:
 
     # -- requests
 
-    def do_load(self, fds: list[int], role: str, mode: str, threads: int, triton: bool = False) -> None:
-        """Take the door and the source; run a candidate's module code. fds: source, door library, reveal, answer."""
+    def do_load(
+        self, fds: list[int], role: str, mode: str, threads: int, triton: bool = False, ghost: bool = False
+    ) -> None:
+        """Take the door and the source; run a candidate's module code. fds: source, door library, reveal, answer.
+
+        ``ghost``: launches of Triton kernels do nothing.
+        """
         import torch
 
         source_fd, *door_fds = fds
@@ -278,6 +286,8 @@ class Runner:
                 from kernelwright.evaluator.backends import _triton_interpreter as interpreter
 
                 interpreter.install()
+                if ghost:
+                    interpreter.idle()
             with blamed("import", self.filename), self._device_view():
                 self.module = load_candidate(self.source)
                 if not hasattr(self.module, "ModelNew"):
@@ -384,15 +394,31 @@ class Runner:
         import torch
 
         assert self.door is not None
-        read = self.door.read_only_forward([[slot[i] for i in positions] for slot in self.slots])
-        self.slots = [[i] for i in range(len(self.slots))]
+        tensors = [[slot[i] for i in positions] for slot in self.slots]
+        read = self.door.read_only_forward(tensors)
+        self.slots = [[i] for i in range(len(tensors))]
         fixed = torch.zeros(1)
 
-        def forward(slot: int) -> torch.Tensor:
+        def forward(slot: int, keep_mapped: Any = tensors) -> torch.Tensor:
             read(slot)
             return fixed
 
         self.forward, self.call = forward, None
+
+    def do_guard(self, fds: list[int], byte: int | None) -> dict[str, Any]:
+        """Poison and guard tensor memory from now on, filled with ``byte``; None ends it. What it found comes back."""
+        from kernelwright.evaluator._guard import Guard
+
+        if fds:
+            self.guard = Guard(fds[0])
+            self.guard.install()
+        if self.guard is None or self.guard.reason:
+            return {"violations": []}
+        if byte is None:
+            self.guard.off()
+        else:
+            self.guard.on(byte)
+        return {"violations": self.guard.violations()}
 
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
         """One call on the first slot: the operators of torch that it dispatches, and its calls of own kernels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.evaluator._client import WorkerFailed
+from kernelwright.evaluator._client import Builder, WorkerFailed
 from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._truth import CheckSet, reference_error
@@ -32,9 +32,9 @@ class Workers:
         for side in twins.values():
             side.end()
 
-    def candidate(self, env: Mapping[str, str]) -> Side:
-        """A fresh worker for a candidate; nothing is loaded yet."""
-        return self._start("candidate", builds=True, env=env)
+    def candidate(self, env: Mapping[str, str], builds: Builder | None = None) -> Side:
+        """A fresh worker for a candidate; nothing is loaded yet. ``builds``: instead of the build service."""
+        return self._start("candidate", builds=builds or self._referee.builds, env=env)
 
     def bare(self, name: str) -> Side:
         """A worker that has its door and holds no code but ours.
@@ -87,7 +87,7 @@ class Workers:
             side.end()
 
     def _start(
-        self, name: str, *, builds: bool = False, compiles: bool = False, env: Mapping[str, str] | None = None
+        self, name: str, *, builds: Builder | None = None, compiles: bool = False, env: Mapping[str, str] | None = None
     ) -> Side:
         door = Door(self._referee.door_library)
         try:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from kernelwright.evaluator.backends._triton_faults import NotCheckable, OutOfBounds
 
-__all__ = ["NotCheckable", "OutOfBounds", "cuda_as_cpu", "install"]
+__all__ = ["NotCheckable", "OutOfBounds", "cuda_as_cpu", "idle", "install"]
 
 _installed = False
 
@@ -48,3 +48,10 @@ def cuda_as_cpu() -> Iterator[None]:
 
     with pretended_device():
         yield
+
+
+def idle() -> None:
+    """From now on a launch does nothing: what a candidate answers then, it owes to something else."""
+    from triton.runtime import interpreter as engine
+
+    engine.GridExecutor.__call__ = lambda self, *args, **kwargs: None

@@ -1,0 +1,114 @@
+"""What a right answer owes to the candidate's own kernels: ghost replay, share of time, operators of torch.
+
+All of it is evidence of one kind or another: a candidate can notice each of these looks and behave differently. Where
+the evidence says that own kernels are not needed, or hardly run, the candidate is ineligible all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from kernelwright.evaluator._build import BuildOutcome, BuildService
+from kernelwright.evaluator._ghost import GhostProduct, stub_functions
+from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._share import OWN_AT_LEAST, Share, ShareSampler, label
+from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._timing import Plan
+
+_SAMPLED_WINDOWS = 40  # at most
+_SAMPLED_S = 0.06
+_FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
+_INTERVAL_US = 150
+
+
+class Evidence(NamedTuple):
+    """What was seen; shares are None where sampling is impossible here or nothing was caught.
+
+    ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
+    without them), ``unknown`` (they cannot be stubbed). operators: what torch dispatched in a call, with counts.
+    """
+
+    share: Share | None
+    ghost: Literal["needed", "idle", "unknown"]
+    ghost_reason: str
+    operators: Mapping[str, int]
+    calls: list[dict[str, Any]]
+
+    @property
+    def label(self) -> Literal["kernel", "hybrid", "library"] | None:
+        """``kernel``, ``hybrid`` or ``library``; None where the share is unknown."""
+        return None if self.share is None else label(self.share)
+
+    def objection(self) -> str:
+        """Why the candidate is ineligible, or an empty string."""
+        if self.ghost == "idle":
+            return "the answer does not need the candidate's own kernels: it is right without them"
+        if self.share is not None and self.share.samples >= _FEWEST_SAMPLES and _upper(self.share) < OWN_AT_LEAST:
+            return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
+        return ""
+
+    def text(self) -> str:
+        """In words, for a finding."""
+        share = self.share
+        parts = {"needed": "wrong without its own kernels", "idle": "right without its own kernels"}
+        found = [parts.get(self.ghost, f"own kernels cannot be stubbed ({self.ghost_reason})")]
+        if share is None:
+            return found[0]
+        found.append(f"label {self.label}")
+        found.append(f"own {share.own:.0%}, library {share.library:.0%}, Python {share.python:.0%}")
+        found.append(f"other {share.other:.0%} of {share.samples} samples")
+        return "; ".join(found)
+
+
+def _upper(share: Share) -> float:
+    """Upper end of Wilson's 95% interval of the own share (E. B. Wilson, J. Amer. Statist. Assoc. 22, 1927)."""
+    n, p, z = share.samples, share.own, 1.96
+    centre = p + z * z / (2 * n)
+    return (centre + z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))) / (1 + z * z / n)
+
+
+class GhostBuilds:
+    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each."""
+
+    def __init__(self, builds: BuildService) -> None:
+        self._builds = builds
+        self.stubs: list[GhostProduct] = []
+
+    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
+        """Build as always, then stub the product; one that cannot be stubbed stays as it is."""
+        outcome = self._builds.build(message, source)
+        if outcome.product is None:
+            return outcome
+        ghost = stub_functions(outcome.product, source, defines=_defines(message.get("flags")))
+        self.stubs.append(ghost)
+        return outcome if ghost.product is None else outcome._replace(product=ghost.product)
+
+
+def _defines(flags: Any) -> dict[str, str]:
+    named = [str(flag)[2:].partition("=") for flag in flags or () if str(flag).startswith("-D")]
+    return {name: value or "1" for name, _, value in named}
+
+
+def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Share | None:
+    """Let a worker, which waits frozen at the door, take calls while it is sampled; it is frozen again afterwards.
+
+    Raises:
+        WorkerFailed: the worker died, raised or hung.
+    """
+    rng = np.random.default_rng()
+    pool.refill(range(pool.slots))
+    spent_s = 0.0
+    files = frozenset(side.client.products)
+    worker = side.client.worker.pid
+    with sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US) as running:
+        for _ in range(_SAMPLED_WINDOWS):
+            order = rng.permutation(pool.slots)[: plan.calls]
+            window = side.window(order, [], call_timeout_s=call_timeout_s)
+            spent_s += float(window.durations_ns.sum()) / 1e9
+            if spent_s >= _SAMPLED_S:
+                break
+    return running.result()
