@@ -94,10 +94,11 @@ class Checker:
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
         chosen = [pending.pop() for _ in range(min(len(pending), len(reads)))]
         at = {int(call): k for call, k in zip(self._rng.permutation(reads), chosen, strict=False)}
+        if len(variant.weights) > 1:
+            self._side.take_weights(weights, call_timeout_s=self._call_timeout_s)
         self._pool.refill(slots)
         self._pool.place({int(slots[call]): trials[k] for call, k in at.items()})
-        draw = weights if len(variant.weights) > 1 else None
-        window = self._side.window(slots, reads, call_timeout_s=self._call_timeout_s, weights=draw)
+        window = self._side.window(slots, reads, call_timeout_s=self._call_timeout_s)
         worst = truth.Judgement(None, "", 0.0, 0.0, True)
         for call, k in at.items():
             claims = window.outputs[call]

@@ -133,8 +133,8 @@ class Client:
             raise WorkerFailed(
                 Failure(
                     "fault",
-                    str(message.get("phase", op))[:40],
-                    str(message.get("message", "it gave no reason"))[:_TAIL_BYTES],
+                    readable(message.get("phase", op))[:40],
+                    readable(message.get("message", "it gave no reason"))[:_TAIL_BYTES],
                     line if type(line) is int else None,
                 ),
                 self.name,
@@ -216,6 +216,12 @@ class Client:
         finally:
             if product is not None:
                 os.close(product)
+
+
+def readable(text: object) -> str:
+    """Hostile text as text that can be stored and shown: no lone surrogates, no control characters but line ends."""
+    clean = str(text).encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in clean)
 
 
 def describe_exit(exit_: Exit) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelwright.errors import MachineError, MissingToolError
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._client import Client, Failure, WorkerFailed
-from kernelwright.records import sha256_text
+from kernelwright.evaluator._native import build_library
 from kernelwright.sandbox import SharedMemory, product_memfd
 
 _DONE, _PENDING, _READ_FAILED, _BAD_CLAIM = range(4)
@@ -56,10 +54,7 @@ class DoorLibrary:
     """The compiled ``_door.c``: for the referee by ctypes, for workers as a sealed memory file."""
 
     def __init__(self, cache_dir: Path) -> None:
-        source = (Path(__file__).parent / "_door.c").read_text()
-        path = cache_dir / "door" / f"{sha256_text(source)[:24]}.so"
-        if not path.exists():
-            _compile_door(source, path)
+        path = build_library("door", cache_dir)
         self.data = path.read_bytes()
         self.window = ctypes.CDLL(str(path)).kw_window
         self.window.restype = ctypes.c_int
@@ -70,19 +65,6 @@ class DoorLibrary:
     def memfd(self) -> int:
         """A sealed memory file of the library; the caller closes it."""
         return product_memfd(self.data)
-
-
-def _compile_door(source: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    command = ["gcc", "-O3", "-shared", "-fPIC", "-x", "c", "-o", str(temporary), "-"]
-    try:
-        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
-    except FileNotFoundError:
-        raise MissingToolError("gcc is missing", hint="install a C and C++ compiler: apt install g++") from None
-    except subprocess.CalledProcessError as error:
-        raise MachineError(f"the referee's door could not be built: {error.stderr.decode()[-500:]}") from None
-    temporary.replace(path)
 
 
 class Door:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelwright.evaluator._client import WorkerFailed
-from kernelwright.evaluator._pool import Bank, Pool
+from kernelwright.evaluator._drawer import Drawer
+from kernelwright.evaluator._pool import Pool, Source
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Comparison, Plan, Turns, plan
-from kernelwright.evaluator._truth import CheckSet
+from kernelwright.evaluator._truth import CheckSet, is_structured
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import Problem
 
@@ -39,17 +40,21 @@ class Clockwork:
         self._settings = referee.settings
         self._workers = workers
         self._problem = problem
-        self._banks: dict[tuple[str, int], Bank] = {}
+        self._drawers: list[Drawer] = []
+        self._sources: dict[tuple[str, int], Source] = {}
         self._pools: dict[tuple[str, int], Pool] = {}
         self._eager_ms: float | None = None
         self._floors: dict[str, float] = {}
         self.unavailable: dict[str, str] = {}
 
     def close(self) -> None:
-        """Give the pools back."""
-        pools, self._pools = self._pools, {}
+        """Give the pools back and end what draws for them."""
+        pools, self._pools, self._sources = self._pools, {}, {}
+        drawers, self._drawers = self._drawers, []
         for pool in pools.values():
             pool.close()
+        for drawer in drawers:
+            drawer.close()
 
     # ------------------------------------------------------------------------------------------ one worker alone
 
@@ -148,10 +153,18 @@ class Clockwork:
         if pool is None or pool.slots < slots:
             if pool is not None:
                 pool.close()
-            if key not in self._banks:
-                self._banks[key] = Bank(check_set.variants[index], check_set.trials[index], check_set.structured[index])
-            pool = self._pools[key] = Pool(check_set.variants[index], self._banks[key], slots)
+            if key not in self._sources:
+                self._sources[key] = self._source(check_set, index)
+            pool = self._pools[key] = Pool(check_set.variants[index], self._sources[key], slots)
         return pool
+
+    def _source(self, check_set: CheckSet, index: int) -> Source:
+        variant, draw = check_set.variants[index], None
+        if is_structured(variant):
+            drawer = Drawer(self._workers.oracle(), variant)
+            self._drawers.append(drawer)
+            draw = drawer.draw
+        return Source(variant, check_set.trials[index], self._referee.fresh_library, draw)
 
     def _all_first_calls(self, sides: list[Side], pool: Pool) -> dict[str, float]:
         """First calls of all sides (torch.compile compiles now); mean latency in ms of each."""
@@ -171,6 +184,7 @@ class Clockwork:
     def _first_calls(self, side: Side, pool: Pool) -> float:
         """A few calls on the pool; the worker stays at the door, frozen. Median latency in ms of the last half."""
         patience = _COMPILE_TIMEOUT_S if side.name.startswith("compile") else self._settings.call_timeout_s
+        pool.refill(range(min(_WARM_CALLS, pool.slots)))
         side.enter(pool)
         window = side.window(np.arange(_WARM_CALLS) % pool.slots, [], call_timeout_s=patience)
         return float(np.median(window.durations_ns[_WARM_CALLS // 2 :])) / 1e6

@@ -100,13 +100,13 @@ def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
         WorkerFailed: the worker died, raised or hung.
     """
     rng = np.random.default_rng()
-    pool.refill(range(pool.slots))
     spent_s = 0.0
     files = frozenset(side.client.products)
     worker = side.client.worker.pid
     with sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US) as running:
         for _ in range(_SAMPLED_WINDOWS):
             order = rng.permutation(pool.slots)[: plan.calls]
+            pool.refill(order)
             window = side.window(order, [], call_timeout_s=call_timeout_s)
             spent_s += float(window.durations_ns.sum()) / 1e9
             if spent_s >= _SAMPLED_S:

@@ -7,17 +7,13 @@ it on around the calls that are to be watched. This module is imported inside th
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from kernelwright.errors import MachineError, MissingToolError
+from kernelwright.evaluator._native import build_library
 from kernelwright.sandbox import product_memfd
 
 POISON_LIMIT_BYTES: Final = 1 << 30  # filling commits every page, which larger tensors may never touch
-_COMMAND: Final = ("gcc", "-O2", "-shared", "-fPIC", "-pthread", "-x", "c")
 _MAX_TEXTS: Final = 8
 
 
@@ -25,28 +21,12 @@ class GuardLibrary:
     """The compiled ``_guard.c``, built once for each cache folder and content. For the referee; loads nothing."""
 
     def __init__(self, cache_dir: Path) -> None:
-        source = (Path(__file__).parent / "_guard.c").read_bytes()
-        key = hashlib.sha256(" ".join(_COMMAND).encode() + source).hexdigest()[:24]
-        path = cache_dir / "guard" / f"{key}.so"
-        if not path.exists():
-            _compile(source, path)
+        path = build_library("guard", cache_dir, ("-O2", "-pthread"))
         self.data = path.read_bytes()
 
     def memfd(self) -> int:
         """A sealed memory file of the library; the caller closes it."""
         return product_memfd(self.data)
-
-
-def _compile(source: bytes, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        subprocess.run([*_COMMAND, "-o", str(temporary), "-"], input=source, check=True, capture_output=True)
-    except FileNotFoundError:
-        raise MissingToolError("gcc is missing", hint="install a C and C++ compiler: apt install g++") from None
-    except subprocess.CalledProcessError as error:
-        raise MachineError(f"the memory guard could not be built: {error.stderr.decode()[-500:]}") from None
-    temporary.replace(path)
 
 
 class _Violation(ctypes.Structure):

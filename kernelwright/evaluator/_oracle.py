@@ -95,26 +95,36 @@ class Oracle(Runner):
             for spec in map(wire.spec_from_json, state):
                 arena.tensor(spec).copy_(own[spec.name])
 
-    def do_export_inputs(self, fds: list[int], size: int, inputs: list[Any], seed: int) -> None:
-        """Write one draw of the problem's own ``get_inputs`` into the arena."""
+    def do_open_variant(self, fds: list[int], variant: dict[str, Any]) -> None:
+        """Load one variant for drawing inputs, and nothing else."""
+        from kernelwright.datasets import _runtime
+
+        try:
+            self.module = _runtime.load_reference(self.source, variant)
+        except _runtime.ReferenceFault as fault:
+            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
+
+    def do_export_inputs(self, fds: list[int], size: int, inputs: list[Any], seeds: list[int]) -> None:
+        """Write draws of the problem's own ``get_inputs`` into the arena, one of ``size`` bytes for each seed."""
         import torch
 
         from kernelwright.datasets import _runtime
 
         assert self.module is not None
-        try:
-            values = _runtime.make_inputs(self.module, seed)
-        except _runtime.ReferenceFault as fault:
-            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
-        arena = Mapped(fds[0], size, writable=True)
-        with torch.no_grad():
-            for value, item in zip(values, inputs, strict=False):  # hidden inputs are the referee's to fill
-                if "tensor" not in item:
-                    continue
-                spec = wire.spec_from_json(item["tensor"])
-                if tuple(value.shape) != spec.shape or value.stride() != spec.stride:
-                    raise Fault("reference", "get_inputs", "get_inputs changes its shapes from call to call")
-                arena.tensor(spec).copy_(value)
+        arena = Mapped(fds[0], size * len(seeds), writable=True)
+        layout = [wire.spec_from_json(item["tensor"]) if "tensor" in item else None for item in inputs]
+        for k, seed in enumerate(seeds):
+            try:
+                values = _runtime.make_inputs(self.module, seed)
+            except _runtime.ReferenceFault as fault:
+                raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
+            with torch.no_grad():
+                for value, spec in zip(values, layout, strict=False):  # hidden inputs are the referee's to fill
+                    if spec is None:
+                        continue
+                    if tuple(value.shape) != spec.shape or value.stride() != spec.stride:
+                        raise Fault("reference", "get_inputs", "get_inputs changes its shapes from call to call")
+                    arena.tensor(spec, base=k * size).copy_(value)
 
     def do_truth(
         self, fds: list[int], size: int, inputs: list[Any], runs: int, seed: int, unit_roundoff: float

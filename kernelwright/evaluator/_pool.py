@@ -1,109 +1,97 @@
-"""Input slots in shared memory, and the private bank that fresh data for them comes from."""
+"""Input slots in shared memory, and where fresh data for them comes from."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
+from kernelwright.evaluator._fresh import FreshLibrary, quantiles
 from kernelwright.evaluator._truth import CANARY, Trial, Variant, write_tensor
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory
 
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
-_PLAIN_FACTOR = 3  # the plain bank is this many times as large as what one slot takes of it
-_OTHER_FACTOR = 1.25
-_OTHER_BYTES = 512 << 20  # what the banks of other distributions may take together
-_LEAST_BANK = 1 << 16
+
+Draw = Callable[[int], np.ndarray]
 
 
-class Bank:
-    """The referee's store of values from which slots are refilled; ``fill`` says which distribution it took.
+class Source:
+    """Draws the contents of slots, every time anew.
 
-    Plain slots hold normal (or uniform) data in the probe's format, like the check's; structured inputs are one of
-    many draws of ``get_inputs``. One slot in sixteen holds another distribution that the check knows as well.
+    Plain slots hold normal (or uniform) data in the probe's format, like the check's; one slot in sixteen holds another
+    distribution that the check knows as well. Structured inputs are fresh draws of ``get_inputs``.
     """
 
-    def __init__(self, variant: Variant, trials: Sequence[Trial], structured: Sequence[np.ndarray]) -> None:
+    def __init__(self, variant: Variant, trials: Sequence[Trial], library: FreshLibrary, draw: Draw | None) -> None:
+        """``draw`` gives (count, slot bytes) of fresh ``get_inputs``; None where no input is structured."""
         self._rng = distributions.secret_rng(secrets.randbits(128))
-        self._structured = structured
+        self._library = library
+        self._draw = draw
         self._free = [
             (spec, domain)
             for spec, domain in zip(variant.inputs, variant.domains, strict=True)
             if isinstance(spec, wire.TensorSpec) and domain.fill != "structured" and spec.elements
         ]
+        self._tables = [
+            quantiles(domain, self._rng) if spec.dtype == "float32" else None for spec, domain in self._free
+        ]
         known = {trial.distribution for trial in trials if trial.weights == 0}
         uniform = any(domain.fill == "uniform" for _, domain in self._free)
         wanted = ("uniform", "normal") if uniform else ("normal", "uniform")
         self._plain = next((name for name in wanted if name in known and self._free), "own")
-        self._banks: dict[str, list[np.ndarray]] = {
-            self._plain: [
-                distributions.bank(max(_PLAIN_FACTOR * spec.elements, _LEAST_BANK), domain, self._rng, spec.dtype)
-                for spec, domain in self._free
-            ]
-        }
-        self._others = self._make_others(known - {self._plain, "own", "probe"})
+        self._others = sorted(known - {self._plain, "own", "probe"}) if self._free else []
 
-    def _make_others(self, names: set[str]) -> list[str]:
-        total = sum(spec.span_bytes for spec, _ in self._free) * _OTHER_FACTOR
-        affordable = sorted(names)[: int(_OTHER_BYTES // max(total, 1))]
-        for name in affordable:
-            self._banks[name] = [self._rows(name, spec, domain) for spec, domain in self._free]
-        return affordable
+    def fill(self, slots: Sequence[np.ndarray]) -> list[str]:
+        """Fresh data into slots (uint8); the names of their distributions."""
+        if self._draw is not None and len(slots):
+            for slot, drawn in zip(slots, self._draw(len(slots)), strict=True):
+                slot[:] = drawn
+        return [self._fill(slot) for slot in slots]
 
-    def _rows(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray:
-        """A flat bank made of whole rows, since a distribution may be about rows."""
-        admitted = distributions.distributions_for(domain, spec.dtype)
-        row = _row(spec)
-        rows = max(int(_OTHER_FACTOR * spec.elements) // row + 1, 2)
-        chosen = name if name in admitted else admitted[0]
-        return distributions.make(chosen, (rows, row), spec.dtype, domain, self._rng).reshape(-1)
-
-    def fill(self, slot: np.ndarray) -> str:
-        """Fresh data into one slot (uint8); the name of its distribution."""
+    def _fill(self, slot: np.ndarray) -> str:
         name = self._plain
         if self._others and self._rng.random() < _OTHER_SHARE:
             name = self._others[int(self._rng.integers(len(self._others)))]
-        if self._structured:
-            slot[:] = self._structured[int(self._rng.integers(len(self._structured)))]
-        for (spec, _), values in zip(self._free, self._banks[name], strict=True):
-            row = 1 if name == self._plain else _row(spec)
-            start = row * int(self._rng.integers(0, (values.size - spec.elements) // row + 1))
-            write_tensor(slot, spec, values[start : start + spec.elements])
+        for (spec, domain), table in zip(self._free, self._tables, strict=True):
+            if name == self._plain and table is not None:
+                self._library.fill(slot[spec.offset : spec.offset + spec.span_bytes].view(np.float32), table)
+            else:
+                write_tensor(slot, spec, self._make(name, spec, domain))
         return name
 
-
-def _row(spec: wire.TensorSpec) -> int:
-    return spec.shape[-1] if spec.shape and spec.contiguous else spec.elements
+    def _make(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray:
+        admitted = distributions.distributions_for(domain, spec.dtype)
+        shape = spec.shape if spec.contiguous else (spec.elements,)
+        return distributions.make(name if name in admitted else admitted[0], shape, spec.dtype, domain, self._rng)
 
 
 class Pool:
     """Shared input slots of one variant: written here only, read-only for every worker that maps them."""
 
-    def __init__(self, variant: Variant, bank: Bank, slots: int) -> None:
+    def __init__(self, variant: Variant, source: Source, slots: int) -> None:
         self.variant = variant
         self.slots = slots
         self.stride = variant.slot_bytes
         self.memory = SharedMemory.create(self.stride * slots, "pool")
         self._bytes = np.frombuffer(self.memory.view, dtype=np.uint8).reshape(slots, self.stride)
         self._bytes[:] = CANARY
-        self._bank = bank
+        self._source = source
         self._labels = [""] * slots
         self.memory.seal()
-        self.refill(range(slots))
 
     def close(self) -> None:
         """Give the memory back."""
         self._bytes = np.zeros((0, self.stride), dtype=np.uint8)
         self.memory.close()
 
-    def refill(self, slots: Sequence[int] | np.ndarray | range) -> None:
+    def refill(self, slots: Sequence[int] | np.ndarray) -> None:
         """Fresh data into ``slots``. Nobody who has mapped the pool may be running."""
-        for slot in slots:
-            self._labels[slot] = self._bank.fill(self._bytes[slot])
+        for slot, label in zip(slots, self._source.fill([self._bytes[slot] for slot in slots]), strict=True):
+            self._labels[slot] = label
 
     def place(self, trials: Mapping[int, Trial]) -> None:
         """The data of trials into slots."""

@@ -19,6 +19,7 @@ from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door, DoorLibrary
 from kernelwright.evaluator._environment import environment
+from kernelwright.evaluator._fresh import FreshLibrary
 from kernelwright.evaluator._guard import GuardLibrary
 from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._session import ProblemSession
@@ -75,6 +76,7 @@ class Referee:
         cpus = sorted(os.sched_getaffinity(0))
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
         self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self.fresh_library = FreshLibrary(self._cache_dir)
         self.guard_library = GuardLibrary(self._cache_dir)
         self.share_sampler = ShareSampler(self._cache_dir)
         self.noise = NoiseHistory(self._cache_dir / "noise" / f"{self.environment.id}.jsonl")

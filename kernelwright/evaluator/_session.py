@@ -20,14 +20,13 @@ from kernelwright.evaluator import _truth as truth
 from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Failure, WorkerFailed
-from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
 from kernelwright.evaluator._evidence import Evidence, GhostBuilds, sample_share
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._share import Share
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._timing import Plan, Turns, pinned
-from kernelwright.evaluator._workers import Workers
+from kernelwright.evaluator._workers import CONTROL, Workers
 from kernelwright.records import (
     Candidate,
     Correctness,
@@ -147,18 +146,14 @@ class ProblemSession:
         """
         if device_class not in self._check_sets:
             self._on_stage("reference")
-            client = self._referee.worker("kernelwright.evaluator._oracle:main", name="oracle")
-            door = Door(self._referee.door_library)
+            client, settings = self._workers.oracle(), self._settings
             try:
-                self._referee.load(client, door, self.problem.source, role="reference", mode=self.problem.meta.mode)
-                settings = self._settings
                 oracle = truth.OracleSession(client, self.problem, settings.check_trials, settings.allow_precision)
                 self._check_sets[device_class] = oracle.check_set(device_class)
             except WorkerFailed as failed:
                 raise truth.reference_error(self.problem, failed, output=client.tail()) from None
             finally:
                 client.close()
-                door.close()
         return self._check_sets[device_class]
 
     def judge(
@@ -480,10 +475,42 @@ class ProblemSession:
                     test.add(math.log(latency[name] / latency["candidate"]))
                 pair += 1
         intervals = {name: test.interval() for name, test in tests.items()}
-        self._conclude(progress, intervals, processes=1, pairs=pair, confirmed=False)
+        bound = self._settings.search_noise_bound
+        self._conclude(progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
 
     def _confirm(self, candidate: Candidate, check_set: truth.CheckSet, progress: _Progress) -> None:
-        """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed."""
+        """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
+
+        Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
+        beyond three times the noise bound, the machine was disturbed, and all of it is void.
+
+        Raises:
+            MachineError: it was void every time.
+        """
+        for _ in range(_CONFIRM_TRIES):
+            progress.samples = [sample for sample in progress.samples if sample.phase != "confirm"]
+            values = self._process_pairs(candidate, check_set, progress)
+            control = values.pop(CONTROL)
+            eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
+            bound = self._referee.noise.bound(eager_ms, self._settings.noise_bound)
+            for value in control:
+                self._referee.noise.add(eager_ms, value)
+            strayed = statistics.stein_interval(control)
+            if not statistics.disturbed(strayed, bound):
+                pairs = max(len(found) for found in values.values())
+                whole = {name: statistics.stein_interval(v) for name, v in values.items() if len(v) == pairs}
+                self._conclude(progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound)
+                return
+            progress.artifacts["void confirmation"] = f"control ratio {strayed.ratios()[0]:.4f}"
+        raise MachineError(
+            f"{self.problem.id}: two processes of the same code were timed {abs(strayed.estimate):.1%} apart",
+            hint="the machine is too busy for a confirmation; run it again when it is quieter",
+        )
+
+    def _process_pairs(
+        self, candidate: Candidate, check_set: truth.CheckSet, progress: _Progress
+    ) -> dict[str, list[float]]:
+        """The log-ratios of all process pairs by baseline, and the control's."""
         values: dict[str, list[float]] = {}
         wanted, process = self._settings.confirm_pairs, 0
         while process < wanted:
@@ -491,11 +518,10 @@ class ProblemSession:
                 values.setdefault(name, []).append(value)
             process += 1
             if process == statistics.FIRST_PROCESS_PAIRS:
-                whole = [found for found in values.values() if len(found) == process]
+                whole = [found for name, found in values.items() if len(found) == process and name != CONTROL]
                 needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
                 wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
-        intervals = {name: statistics.stein_interval(found) for name, found in values.items() if len(found) == process}
-        self._conclude(progress, intervals, processes=process, pairs=process, confirmed=True)
+        return values
 
     def _process_pair(
         self, candidate: Candidate, check_set: truth.CheckSet, process: int, progress: _Progress
@@ -503,14 +529,16 @@ class ProblemSession:
         side = self._start(candidate, check_set, "confirm", progress)
         sides = [side]
         try:
-            for name in self._twin_names():
+            for name in (*self._twin_names(), CONTROL):
                 sides.append(self._workers.twin(name, check_set))
             with self._turns(sides, check_set, side, "confirm", progress) as turns:
-                ratios: dict[str, list[float]] = {name: [] for name in self._timed_baselines()}
+                names = self._timed_baselines()
+                ratios: dict[str, list[float]] = {name: [] for name in (*names, CONTROL)}
                 for pair in range(statistics.WINDOW_PAIRS_PER_PROCESS):
                     latency = self._turn(turns, pair, process, "confirm", progress)
-                    for name, found in ratios.items():
-                        found.append(math.log(latency[name] / latency["candidate"]))
+                    for name in names:
+                        ratios[name].append(math.log(latency[name] / latency["candidate"]))
+                    ratios[CONTROL].append(math.log(latency["eager"] / latency[CONTROL]))
         finally:
             for started in sides:
                 started.end()
@@ -550,8 +578,8 @@ class ProblemSession:
         processes: int,
         pairs: int,
         confirmed: bool,
+        noise_bound: float,
     ) -> None:
-        noise_bound = self._settings.noise_bound if confirmed else self._settings.search_noise_bound
         if not intervals:
             why = "; ".join(f"{name}: {reason}" for name, reason in self._clockwork.unavailable.items())
             raise MachineError(f"no baseline of {self.problem.id} could be timed: {why}", hint="add the baseline eager")

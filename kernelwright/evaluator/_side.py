@@ -116,19 +116,11 @@ class Side:
 
     # ------------------------------------------------------------------------------------------ taking a turn
 
-    def window(
-        self,
-        slots: np.ndarray,
-        reads: Sequence[int] | np.ndarray,
-        *,
-        call_timeout_s: float,
-        weights: int | None = None,
-    ) -> Window:
-        """Thaw, take the weights of one draw, run one window of calls, freeze again.
+    def window(self, slots: np.ndarray, reads: Sequence[int] | np.ndarray, *, call_timeout_s: float) -> Window:
+        """Thaw, run one window of calls, freeze again.
 
         Args:
             slots: (calls,) slots to reveal. reads: positions in ``slots`` after which the outputs are read.
-            weights: the draw to rewrite the weights with beforehand, off the clock; None leaves them.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -138,11 +130,21 @@ class Side:
             self._pool.copy_written(self._written, slots)
         self.thaw()
         try:
-            if weights is not None:
-                order = np.array([wire.LEAVE - 1 - weights])
-                self.door.window(self.client, order, [], [], call_timeout_s=call_timeout_s)
             capacity = self._pool.variant.capacity()
             return self.door.window(self.client, slots, reads, capacity, call_timeout_s=call_timeout_s)
+        finally:
+            self.freeze()
+
+    def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
+        """Have the weights rewritten, off the clock, so do it before the slots are filled; frozen again afterwards.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+        self.thaw()
+        try:
+            order = np.array([wire.LEAVE - 1 - draw])
+            self.door.window(self.client, order, [], [], call_timeout_s=call_timeout_s)
         finally:
             self.freeze()
 

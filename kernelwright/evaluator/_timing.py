@@ -168,15 +168,18 @@ class Turns:
             WorkerFailed: a side failed; its ``client`` tells which.
         """
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
-        self._pool.refill(slots)
         draws = len(self._pool.variant.weights)
-        weights = int(self._rng.integers(draws)) if draws > 1 else None
+        if draws > 1:
+            weights = int(self._rng.integers(draws))
+            for side in self._sides:
+                side.take_weights(weights, call_timeout_s=self._call_timeout_s)
+        self._pool.refill(slots)
         windows: dict[str, Window] = {}
         samples: list[TimingSample] = []
         latency: dict[str, float] = {}
         for position, i in enumerate(self._rng.permutation(len(self._sides))):
             side = self._sides[i]
-            windows[side.name] = side.window(slots, reads, call_timeout_s=self._call_timeout_s, weights=weights)
+            windows[side.name] = side.window(slots, reads, call_timeout_s=self._call_timeout_s)
             latency[side.name] = max(windows[side.name].mean_ms - self._null_ms, 1e-6)
             samples.append(
                 TimingSample(

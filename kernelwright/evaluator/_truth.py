@@ -24,9 +24,6 @@ from kernelwright.sandbox import SharedMemory
 
 _MONTE_CARLO_RUNS = 8
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
-_STRUCTURED_BANK = 32  # draws of get_inputs kept for timed slots that cannot be drawn by the referee
-_STRUCTURED_BYTES = 256 << 20  # and what they may take
-_LEAST_STRUCTURED = 4
 WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
 RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
 _MARGIN = 64  # bytes of canary after each input of a slot
@@ -105,7 +102,6 @@ class CheckSet(NamedTuple):
     id: str
     variants: tuple[Variant, ...]
     trials: tuple[tuple[Trial, ...], ...]  # by variant
-    structured: tuple[tuple[np.ndarray, ...], ...]  # by variant: draws of get_inputs (slot bytes), where needed
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
 
 
@@ -141,7 +137,6 @@ class OracleSession:
             InvalidReferenceError: the reference does not load or run, or cannot be judged as the problem declares it.
         """
         variants, trials = [], []
-        structured: list[tuple[np.ndarray, ...]] = []
         read: tuple[int, ...] = ()
         for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
             try:
@@ -149,13 +144,12 @@ class OracleSession:
                 variant, found = self._trials_of(variant, full=i == 0)
                 if i == 0:
                     read = self._read(variant, found[0])
-                structured.append(self._structured_draws(variant, _STRUCTURED_BANK if i == 0 else _LEAST_STRUCTURED))
             except WorkerFailed as failed:
                 raise reference_error(self._problem, failed, constants) from None
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
-        return CheckSet(name, tuple(variants), tuple(trials), tuple(structured), read)
+        return CheckSet(name, tuple(variants), tuple(trials), read)
 
     def _describe(self, constants: Mapping[str, KnobValue]) -> Variant:
         meta = self._problem.meta
@@ -261,12 +255,6 @@ class OracleSession:
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
 
-    def _structured_draws(self, variant: Variant, most: int) -> tuple[np.ndarray, ...]:
-        if not _is_structured(variant):
-            return ()
-        count = min(most, max(_STRUCTURED_BYTES // variant.slot_bytes, _LEAST_STRUCTURED))
-        return tuple(self._draw(variant) for _ in range(count))
-
     def _draw_weights(self, variant: Variant) -> Variant:
         memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
         try:
@@ -294,7 +282,7 @@ class OracleSession:
                 fds=[memory.fd],
                 size=variant.slot_bytes,
                 inputs=variant.inputs_json(),
-                seed=secrets.randbits(31),
+                seeds=[secrets.randbits(31)],
             )
             data = np.frombuffer(memory.view, dtype=np.uint8).copy()
         finally:
@@ -312,7 +300,7 @@ class OracleSession:
 
     def _compose(self, variant: Variant, name: str) -> np.ndarray:
         """Inputs of one distribution; inputs that do not admit it get their plainest one, structured ones their own."""
-        data = self._draw(variant) if _is_structured(variant) else np.full(variant.slot_bytes, CANARY, dtype=np.uint8)
+        data = self._draw(variant) if is_structured(variant) else np.full(variant.slot_bytes, CANARY, dtype=np.uint8)
         for spec, domain in zip(variant.inputs, variant.domains, strict=True):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.elements == 0:
                 continue
@@ -453,7 +441,8 @@ def _seed_of(variant: Variant, data: np.ndarray) -> int:
     return int(read_tensor(data, variant.inputs[-1])[0])
 
 
-def _is_structured(variant: Variant) -> bool:
+def is_structured(variant: Variant) -> bool:
+    """Whether some input can only be made by the problem's own ``get_inputs``."""
     return any(
         isinstance(s, wire.TensorSpec) and d.fill == "structured"
         for s, d in zip(variant.inputs, variant.domains, strict=True)

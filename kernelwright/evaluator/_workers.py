@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.evaluator._client import Builder, WorkerFailed
+from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._truth import CheckSet, reference_error
@@ -49,6 +50,22 @@ class Workers:
             side.end()
             raise
         return side
+
+    def oracle(self) -> Client:
+        """A worker that has loaded the problem and can draw its inputs.
+
+        Raises:
+            InvalidReferenceError: the reference does not load.
+        """
+        client = self._referee.worker("kernelwright.evaluator._oracle:main", name="oracle")
+        try:
+            with contextlib.closing(Door(self._referee.door_library)) as door:
+                self._referee.load(client, door, self._problem.source, role="reference", mode=self._problem.meta.mode)
+        except WorkerFailed as failed:
+            output = client.tail()
+            client.close()
+            raise reference_error(self._problem, failed, output=output) from None
+        return client
 
     def twin(self, name: str, check_set: CheckSet) -> Side:
         """A fresh worker of the reference for a baseline, set up with the first variant and weights.

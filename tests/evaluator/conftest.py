@@ -83,6 +83,7 @@ def referee(tmp_path_factory):
             "call_timeout_s": 8.0,
             "confirm_pairs": 5,
             "confirm_max_pairs": 5,
+            "noise_bound": 0.3,  # tests run on busy machines, where a control strays far
             "memory_bytes": 1 << 30,
         },
         env={},

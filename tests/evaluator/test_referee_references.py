@@ -63,7 +63,8 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
             progress.samples.append(
                 TimingSample(role=role, process=process, pair=0, order=0, calls=4, latency_ms=1.0, phase="confirm")
             )
-        return {"eager": 0.1 + process / 1000, **({"compile": 0.2} if process < 2 else {})}
+        control = {"control": process / 1000 - 0.002}
+        return control | {"eager": 0.1 + process / 1000, **({"compile": 0.2} if process < 2 else {})}
 
     monkeypatch.setattr(type(softmax), "_process_pair", pair)
     verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp"), confirm=True).verdict
