@@ -39,10 +39,14 @@ class OutputClaim(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What one window yielded: nanoseconds of each call, and the outputs of the calls that were read."""
+    """What one window yielded: nanoseconds of each call, the outputs of the calls that were read, and of each read.
+
+    The outputs' data is overwritten by the next window of the same door.
+    """
 
     durations_ns: np.ndarray
     outputs: dict[int, tuple[OutputClaim, ...]]
+    reads_ns: np.ndarray
 
     @property
     def mean_ms(self) -> float:
@@ -75,6 +79,7 @@ class Door:
         self._reveal = SharedMemory.create(wire.REVEAL_BYTES, "reveal")
         self._answer = SharedMemory.create(wire.ANSWER_BYTES, "answer")
         self._reveal.seal()
+        self._buffer = np.zeros(0, dtype=np.uint8)
         self._yielding = int(len(os.sched_getaffinity(0)) < 2)
         self._reveal_at = ctypes.addressof(ctypes.c_char.from_buffer(self._reveal.view))
         self._answer_at = ctypes.addressof(ctypes.c_char.from_buffer(self._answer.view))
@@ -121,10 +126,11 @@ class Door:
         read_after[np.asarray(reads, dtype=np.int64)] = 1
         split = np.random.default_rng().random(calls)
         read_bytes = int(sum(capacity))
-        buffer = np.zeros((max(int(read_after.sum()), 1), max(read_bytes, 1)), dtype=np.uint8)
+        buffer = self._touched(max(int(read_after.sum()), 1), max(read_bytes, 1))
         tables = np.zeros((len(buffer), wire.MAX_OUTPUTS, wire.ROW_WORDS), dtype=np.int64)
         limits = np.asarray(capacity, dtype=np.int64)
         durations = np.zeros(calls, dtype=np.int64)
+        reads_ns = np.zeros(len(buffer), dtype=np.int64)
         progress = _Progress()
         arguments = (
             ctypes.c_void_p(self._reveal_at),
@@ -137,7 +143,7 @@ class Door:
             ctypes.c_int64(read_bytes),
             *_pointers(limits),
             ctypes.c_int64(outputs),
-            *_pointers(tables, durations),
+            *_pointers(tables, durations, reads_ns),
         )
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while True:
@@ -155,7 +161,15 @@ class Door:
                 raise WorkerFailed(failure, client.name)
             patience = _PATIENCE_NS
         positions = np.flatnonzero(read_after)
-        return Window(durations, {int(p): _claims(tables[r], buffer[r], capacity) for r, p in enumerate(positions)})
+        outputs_read = {int(p): _claims(tables[r], buffer[r], capacity) for r, p in enumerate(positions)}
+        return Window(durations, outputs_read, reads_ns[: len(positions)])
+
+    def _touched(self, rows: int, width: int) -> np.ndarray:
+        """Memory to read into, every page of it written before: a slow read would give a worker time."""
+        if self._buffer.size < rows * width:
+            self._buffer = np.empty(rows * width, dtype=np.uint8)
+            self._buffer[:] = 0
+        return self._buffer[: rows * width].reshape(rows, width)
 
     def _claimed_outputs(self) -> int:
         return int.from_bytes(self._answer.view[64:72], "little", signed=True)

@@ -123,11 +123,12 @@ static int read_outputs(Answer *answer, int pid, char *to, const int64_t *capaci
 
 /* Referee: one window of `calls` calls. Returns PENDING after `patience_ns` without an acknowledgement, so that the
  * caller can look whether the worker lives; calling again goes on where it stopped. `durations_ns[i]` is the time from
- * reveal to acknowledgement of call i; reads happen between calls and are not part of any duration. */
+ * reveal to acknowledgement of call i; reads happen between calls, are not part of any duration, and take
+ * `reads_ns[k]`. */
 int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64_t *slots, const uint64_t *nonces,
               int64_t calls, const uint8_t *read_after, const double *read_from, char *read_to, int64_t read_bytes,
-              const int64_t *capacity, int64_t outputs, int64_t *tables, int64_t *durations_ns, int64_t patience_ns,
-              int yielding) {
+              const int64_t *capacity, int64_t outputs, int64_t *tables, int64_t *durations_ns, int64_t *reads_ns,
+              int64_t patience_ns, int yielding) {
   uint64_t spins = 0;
   for (; at->next < calls; at->next++, at->revealed = 0) {
     int64_t i = at->next;
@@ -145,10 +146,11 @@ int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64
     }
     durations_ns[i] = now_ns() - at->start_ns;
     if (read_after[i]) {
-      int64_t r = at->reads;
+      int64_t r = at->reads, began = now_ns();
       int code = read_outputs(answer, pid, read_to + r * read_bytes, capacity, outputs,
                               tables + r * MAX_OUTPUTS * ROW, read_from[i]);
       if (code) return code;
+      reads_ns[r] = now_ns() - began;
       at->reads++;
     }
   }

@@ -53,7 +53,7 @@ class Oracle(Runner):
             self.plan = facts.plan(backward=backward, seeded=randomness == "seeded")
             hidden = facts.hidden_inputs(self.plan)
             self.bind()
-            outputs = self.call(*_copies(inputs), *hidden) if self.call is not None else facts.outputs
+            outputs = self.call(*_copies(inputs), *hidden) if self.call is not None else facts.live
         except _runtime.ReferenceFault as fault:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         try:
@@ -251,8 +251,8 @@ class _Facts:
             arguments = _copies(inputs)
             torch.manual_seed(run_seed)
             with torch.no_grad():
-                outputs = tuple(t.clone() for t in _runtime.run_forward(model, arguments))
-            return arguments, outputs
+                self.live = _runtime.run_forward(model, arguments)
+                return arguments, tuple(t.clone() for t in self.live)
 
         arguments, self.outputs = run(seed)
         self.written = [

@@ -33,6 +33,9 @@ _MANY_CALLS = 100
 _LONG_WINDOW_MS = 20.0
 _SLOTS_PER_CALL = 4
 _STRAY = 4.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
+_SLOW_READ = 4.0  # times as long as the twin's outputs of the same size take to be read
+_SLOW_READ_NS = 30_000.0
+_LEAST_READ_TIMES = 12
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 
 
@@ -160,6 +163,7 @@ class Turns:
         self._null_ms = null_ms
         self._call_timeout_s = call_timeout_s
         self._rng = np.random.default_rng(secrets.randbits(128))
+        self._reads: tuple[list[float], list[float]] = ([], [])  # ns of reads, candidate's and twin's, for equal sizes
 
     def turn(self, pair: int, process: int, phase: Literal["search", "confirm", "control"]) -> Turn:
         """One turn.
@@ -202,6 +206,21 @@ class Turns:
             wrong = self._comparison.wrong(claims, theirs[call], self._pool.label(int(slots[call])))
             if wrong is not None:
                 return wrong
+        return self._slow_to_read(windows[self._sides[0].name], windows["eager"])
+
+    def _slow_to_read(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
+        """Outputs that take long to read were not there yet: whoever returns such a thing computes while it is read."""
+        for times, window in zip(self._reads, (ours, theirs), strict=True):
+            times += window.reads_ns.tolist()
+        size, other = (sum(c.data.size for c in next(iter(w.outputs.values()), ())) for w in (ours, theirs))
+        if len(self._reads[0]) < _LEAST_READ_TIMES:
+            return None
+        expected = float(np.median(self._reads[1])) * max(size / max(other, 1), 1.0)
+        if float(np.median(self._reads[0])) > _SLOW_READ * expected + _SLOW_READ_NS:
+            return (
+                Status.REWARD_HACK,
+                "its outputs take far longer to read than the reference's: they were not yet there",
+            )
         return None
 
 

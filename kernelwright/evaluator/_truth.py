@@ -27,6 +27,7 @@ _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first w
 WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
 RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
 _MARGIN = 64  # bytes of canary after each input of a slot
+_STRIDED_ROOM = 12  # an output may span this many times the bytes of its values
 CANARY = 0xFF  # NaN in every float format
 _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
@@ -66,8 +67,8 @@ class Variant(NamedTuple):
         return found
 
     def capacity(self) -> list[int]:
-        """Bytes that each output may span: twice the reference's, so that a wrong dtype can still be read."""
-        return [2 * spec.span_bytes + 64 for spec in self.outputs]
+        """Bytes that each output may span: room for a wider dtype, padded rows, and views of something larger."""
+        return [max(2 * spec.span_bytes, _STRIDED_ROOM * spec.value_bytes) + 4096 for spec in self.outputs]
 
 
 class Truth(NamedTuple):

@@ -67,6 +67,11 @@ class TensorSpec(NamedTuple):
         return self.elements * ITEM_BYTES[self.dtype]
 
     @property
+    def value_bytes(self) -> int:
+        """Bytes of its values alone, gaps left out."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
     def contiguous(self) -> bool:
         """True where the elements lie densely in C order."""
         expected = 1
