@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+from kernelwright import inline
 from kernelwright.errors import MachineError
 from kernelwright.evaluator._build import BuildOutcome
 from kernelwright.sandbox import (
@@ -90,6 +91,7 @@ class Client:
         self.sock = ours
         self.name = name
         self.outcomes: list[BuildOutcome] = []
+        self.built: list[inline.BuildRequest] = []  # what it had built, in order
         self.products: set[tuple[int, int]] = set()  # (st_dev, st_ino) of what it was given to run
         self.door_files: frozenset[tuple[int, int]] = frozenset()
         self._builds = builds
@@ -199,8 +201,14 @@ class Client:
                 reply: dict[str, Any] = {"ok": False, "log": f"at most {MAX_BUILDS} builds, one source each"}
                 product = None
             else:
-                outcome = self._builds.build(message, self._read_source(fds[0]))
+                source = self._read_source(fds[0])
+                outcome = self._builds.build(message, source)
                 self.outcomes.append(outcome)
+                if outcome.product is not None:
+                    flags = tuple(message["flags"])
+                    self.built.append(
+                        inline.BuildRequest(message["language"], source, flags, str(message.get("name", "")))
+                    )
                 product = outcome.product_fd()
                 if product is not None:
                     status = os.fstat(product)

@@ -225,6 +225,19 @@ class Oracle(Runner):
                     read.append(position)
         return {"read": read}
 
+    def do_work(self, fds: list[int], size: int, inputs: list[Any]) -> dict[str, Any]:
+        """The floating-point operations of one call; see ``_work``."""
+        import torch
+
+        from kernelwright.evaluator._work import WorkCount
+
+        given = Mapped(fds[0], size, writable=False)
+        values = [template(item)[1] for item in inputs]
+        arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in values]
+        with torch.no_grad(), WorkCount() as count:
+            (self.call or self.model)(*arguments)
+        return {"flops": count.flops}
+
     def do_collect(self, fds: list[int], size: int) -> None:
         """Write the last truth into the arena, in the layout that was answered."""
         arena = Mapped(fds[0], size, writable=True)

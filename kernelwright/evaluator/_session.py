@@ -7,13 +7,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
 from kernelwright import inline
-from kernelwright.errors import MachineError
+from kernelwright.errors import MachineError, SandboxError
 from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator import _truth as truth
@@ -23,6 +24,8 @@ from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
 from kernelwright.evaluator._evidence import Evidence, GhostBuilds, sample_share
 from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._profile import profile_cpu
+from kernelwright.evaluator._profile_ceilings import measure_ceilings
 from kernelwright.evaluator._share import Share
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._timing import Plan, Turns, pinned
@@ -36,6 +39,7 @@ from kernelwright.records import (
     Finding,
     Interval,
     Problem,
+    Profile,
     Speedup,
     Stage,
     Status,
@@ -75,6 +79,8 @@ class _Progress:
         self.artifacts: dict[str, str] = {}
         self.layers: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
+        self.built: list[inline.BuildRequest] = []
+        self.profile: Profile | None = None
 
     def note(self, rule: str, evidence: str) -> None:
         """Add a finding that informs."""
@@ -204,6 +210,7 @@ class ProblemSession:
             own_kernel_share=None if share is None else round(share.own, 4),
             own_kernel_label=None if progress.evidence is None else progress.evidence.label,
             environment=self._referee.environment.id,
+            profile=progress.profile,
             sandbox=progress.layers or self._referee.sandbox.layers,
             seconds={name: round(seconds, 4) for name, seconds in progress.seconds.items()},
         )
@@ -252,6 +259,7 @@ class ProblemSession:
                     self._floor(check_set, progress)
                     progress.stage = Stage.TIMED
         finally:
+            progress.built = side.client.built
             if tail := side.client.tail():
                 progress.artifacts["worker output"] = tail
             side.end()
@@ -261,6 +269,9 @@ class ProblemSession:
                 self._confirm(candidate, check_set, progress)
                 self._floor(check_set, progress)
                 progress.stage = Stage.CONFIRMED
+            with progress.timed("profile"):
+                self._on_stage("profile")
+                self._profile(check_set, progress)
 
     def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool, refuse: bool) -> None:
         result = screening.screen(candidate.source, candidate.backend, control)
@@ -443,6 +454,26 @@ class ProblemSession:
         finally:
             ghost.end()
         return ("needed" if found.judgement.status is not None else "idle"), ""
+
+    def _profile(self, check_set: truth.CheckSet, progress: _Progress) -> None:
+        """Where a winner's time goes, by replaying its kernels in a sandbox of their own; costs no verdict."""
+        evidence, timing = progress.evidence, progress.timing
+        if evidence is None or timing is None or not progress.built:
+            return
+        variant, sandbox = check_set.variants[0], self._referee.sandbox
+        try:
+            progress.profile = profile_cpu(
+                sandbox,
+                progress.built,
+                evidence.calls,
+                latency_ms=timing.latency_ms.median,
+                bytes_moved=variant.bytes_moved,
+                flops=check_set.flops,
+                ceilings=measure_ceilings(sandbox, Path(self._settings.cache_dir)),
+                own_share=None if evidence.share is None else evidence.share.own,
+            )
+        except (SandboxError, MachineError) as error:
+            progress.artifacts["profile"] = error.message
 
     def _floor(self, check_set: truth.CheckSet, progress: _Progress) -> None:
         """Refuse a time that is less than merely reading the inputs takes."""

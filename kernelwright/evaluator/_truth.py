@@ -66,6 +66,12 @@ class Variant(NamedTuple):
             found[position] = {"written": wire.spec_to_json(spec)}
         return found
 
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one call must read and write at least once: inputs, weights and outputs."""
+        inputs = sum(spec.value_bytes for spec in self.inputs if isinstance(spec, wire.TensorSpec))
+        return inputs + sum(spec.value_bytes for spec in (*self.state, *self.outputs))
+
     def capacity(self) -> list[int]:
         """Bytes that each output may span: room for a wider dtype, padded rows, and views of something larger."""
         return [max(2 * spec.span_bytes, _STRIDED_ROOM * spec.value_bytes) + 4096 for spec in self.outputs]
@@ -103,6 +109,7 @@ class CheckSet(NamedTuple):
     id: str
     variants: tuple[Variant, ...]
     trials: tuple[tuple[Trial, ...], ...]  # by variant
+    flops: int  # of one call of the first variant
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
 
 
@@ -139,18 +146,20 @@ class OracleSession:
         """
         variants, trials = [], []
         read: tuple[int, ...] = ()
+        flops = 0
         for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
             try:
                 variant = self._describe(constants)
                 variant, found = self._trials_of(variant, full=i == 0)
                 if i == 0:
                     read = self._read(variant, found[0])
+                    flops = self._flops(variant, found[0])
             except WorkerFailed as failed:
                 raise reference_error(self._problem, failed, constants) from None
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
-        return CheckSet(name, tuple(variants), tuple(trials), read)
+        return CheckSet(name, tuple(variants), tuple(trials), flops, read)
 
     def _describe(self, constants: Mapping[str, KnobValue]) -> Variant:
         meta = self._problem.meta
@@ -255,6 +264,20 @@ class OracleSession:
             given.close()
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
+
+    def _flops(self, variant: Variant, trial: Trial) -> int:
+        given = self._given(variant, trial.data)
+        try:
+            reply = self._client.request(
+                "work",
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[given.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+            )
+        finally:
+            given.close()
+        return int(reply["flops"])
 
     def _draw_weights(self, variant: Variant) -> Variant:
         memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
