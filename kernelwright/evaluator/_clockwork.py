@@ -142,7 +142,16 @@ class Clockwork:
                 self._problem.meta.tolerance.scale,
                 random=self._problem.meta.randomness == "distribution",
             )
-            yield Turns(sides, pool, plan_, comparison, null_ms=null_ms, call_timeout_s=self._settings.call_timeout_s)
+            yield Turns(
+                sides,
+                pool,
+                plan_,
+                comparison,
+                reserve=check_set.reserve,
+                probing=not (self._problem.meta.tolerance.reduced_precision or settings.allow_precision),
+                null_ms=null_ms,
+                call_timeout_s=settings.call_timeout_s,
+            )
         finally:
             self._release(sides)
 

@@ -56,16 +56,20 @@ static void relax(int yielding, uint64_t *spins) {
   if (yielding && (++*spins & 63) == 0) sched_yield();
 }
 
-/* Worker: wait for a reveal other than `last`; returns the slot (negative: leave the loop), stores the nonce. */
-int64_t kw_wait(Reveal *door, uint64_t last, uint64_t *nonce, int yielding) {
-  uint64_t spins = 0, seen;
-  while ((seen = __atomic_load_n(&door->nonce, __ATOMIC_ACQUIRE)) == last) relax(yielding, &spins);
+/* Worker: acknowledge the last reveal (its outputs lie where `row` says), unless `*nonce` is 0; then wait for the next
+ * one. Returns its slot (-1: leave the loop) and stores its nonce. */
+int64_t kw_exchange(Reveal *reveal, Answer *answer, uint64_t *nonce, int yielding) {
+  uint64_t spins = 0, seen, last = *nonce;
+  if (last) __atomic_store_n(&answer->nonce, last, __ATOMIC_RELEASE);
+  while ((seen = __atomic_load_n(&reveal->nonce, __ATOMIC_ACQUIRE)) == last) relax(yielding, &spins);
   *nonce = seen;
-  return door->slot;
+  return reveal->slot;
 }
 
-/* Worker: the call is complete, its outputs lie where `row` says. */
-void kw_acknowledge(Answer *door, uint64_t nonce) { __atomic_store_n(&door->nonce, nonce, __ATOMIC_RELEASE); }
+/* Worker: acknowledge whatever is revealed and do nothing else, until told to leave: what the door itself costs. */
+void kw_idle(Reveal *reveal, Answer *answer, uint64_t *nonce, int yielding) {
+  while (kw_exchange(reveal, answer, nonce, yielding) >= 0);
+}
 
 /* Referee: tell the worker to leave its loop. */
 void kw_leave(Reveal *door, uint64_t nonce) {

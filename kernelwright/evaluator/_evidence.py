@@ -7,6 +7,7 @@ the evidence says that own kernels are not needed, or hardly run, the candidate 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -23,18 +24,23 @@ _SAMPLED_WINDOWS = 40  # at most
 _SAMPLED_S = 0.06
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
+_REST_S = 0.006
+_RESTLESS_SAMPLES = 5
+_RESTLESS_SHARE = 0.5
 
 
 class Evidence(NamedTuple):
     """What was seen; shares are None where sampling is impossible here or nothing was caught.
 
     ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
-    without them), ``unknown`` (they cannot be stubbed). operators: what torch dispatched in a call, with counts.
+    without them), ``unknown`` (they cannot be stubbed). restless: its own code runs while no call is in flight.
+    operators: what torch dispatched in a call, with counts.
     """
 
     share: Share | None
     ghost: Literal["needed", "idle", "unknown"]
     ghost_reason: str
+    restless: bool
     operators: Mapping[str, int]
     calls: list[dict[str, Any]]
 
@@ -45,6 +51,8 @@ class Evidence(NamedTuple):
 
     def objection(self) -> str:
         """Why the candidate is ineligible, or an empty string."""
+        if self.restless:
+            return "the candidate's own code runs while no call is in flight"
         if self.ghost == "idle":
             return "the answer does not need the candidate's own kernels: it is right without them"
         if self.share is not None and self.share.samples >= _FEWEST_SAMPLES and _upper(self.share) < OWN_AT_LEAST:
@@ -91,6 +99,21 @@ class GhostBuilds:
 def _defines(flags: Any) -> dict[str, str]:
     named = [str(flag)[2:].partition("=") for flag in flags or () if str(flag).startswith("-D")]
     return {name: value or "1" for name, _, value in named}
+
+
+def is_restless(sampler: ShareSampler, side: Side) -> bool:
+    """Whether code of a candidate's own runs in a worker that waits at the door with nothing revealed.
+
+    It does where the candidate speaks the door's protocol itself, works ahead, or leaves threads behind.
+    """
+    files = frozenset(side.client.products)
+    waiting = side.client.door_files
+    with sampler.sampling(side.client.worker.pid, own=files, waiting=waiting, mean_interval_us=_INTERVAL_US) as running:
+        side.thaw()
+        time.sleep(_REST_S)
+        side.freeze()
+    share = running.result()
+    return share is not None and share.samples >= _RESTLESS_SAMPLES and share.own + share.other >= _RESTLESS_SHARE
 
 
 def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Share | None:

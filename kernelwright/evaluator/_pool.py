@@ -14,6 +14,7 @@ from kernelwright.evaluator._truth import CANARY, Trial, Variant, write_tensor
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory
 
+_SMALL_SLOT = 16 << 10  # bytes; of larger ones, looking at all costs a worker more than it could gain
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
 
 Draw = Callable[[int], np.ndarray]
@@ -81,6 +82,7 @@ class Pool:
         self._bytes[:] = CANARY
         self._source = source
         self._labels = [""] * slots
+        self._rng = np.random.default_rng(secrets.randbits(128))
         self.memory.seal()
 
     def close(self) -> None:
@@ -90,6 +92,21 @@ class Pool:
 
     def refill(self, slots: Sequence[int] | np.ndarray) -> None:
         """Fresh data into ``slots``. Nobody who has mapped the pool may be running."""
+        self._confuse(slots)
+        self._refill(slots)
+
+    def _confuse(self, used: Sequence[int] | np.ndarray) -> None:
+        """Change as many slots that will not be used: else what has changed would tell which calls are to come."""
+        unused = np.setdiff1d(np.arange(self.slots), np.asarray(used), assume_unique=True)
+        chosen = self._rng.permutation(unused)[: len(used)]
+        if self.stride <= _SMALL_SLOT:
+            self._refill(chosen)
+            return
+        for slot, other in zip(chosen, np.roll(chosen, 1), strict=True):
+            self._bytes[slot] = self._bytes[other]
+            self._labels[slot] = self._labels[other]
+
+    def _refill(self, slots: Sequence[int] | np.ndarray) -> None:
         for slot, label in zip(slots, self._source.fill([self._bytes[slot] for slot in slots]), strict=True):
             self._labels[slot] = label
 

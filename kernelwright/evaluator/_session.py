@@ -22,7 +22,7 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
-from kernelwright.evaluator._evidence import Evidence, GhostBuilds, sample_share
+from kernelwright.evaluator._evidence import Evidence, GhostBuilds, is_restless, sample_share
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
@@ -136,8 +136,9 @@ class ProblemSession:
         self._clockwork.close()
 
     def restart_twins(self) -> None:
-        """End the live twins, so that the next timing meets fresh processes of the reference."""
+        """End the live twins, so that the next timing meets fresh processes of the reference; gives memory back."""
         self._workers.close()
+        self._clockwork.close()
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Run a function over the problem's code in a sandboxed worker of its own; see :meth:`Sandbox.call`."""
@@ -398,11 +399,11 @@ class ProblemSession:
     def _own_kernels(self, candidate: Candidate, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
         """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
         try:
-            share, operators, calls = self._observe(side, check_set, timed=candidate.backend == "cpp")
+            share, restless, operators, calls = self._observe(side, check_set, timed=candidate.backend == "cpp")
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
         ghost, why = self._replay(candidate, check_set)
-        progress.evidence = evidence = Evidence(share, ghost, why, operators, calls)
+        progress.evidence = evidence = Evidence(share, ghost, why, restless, operators, calls)
         progress.note("own-kernels", evidence.text())
         if operators:
             progress.note("torch-operators", ", ".join(operators))
@@ -415,10 +416,13 @@ class ProblemSession:
 
     def _observe(
         self, side: Side, check_set: truth.CheckSet, *, timed: bool
-    ) -> tuple[Share | None, dict[str, int], list[dict[str, Any]]]:
-        """Share of own kernels, operators of torch, calls of own kernels; nothing of a candidate that is not timed."""
+    ) -> tuple[Share | None, bool, dict[str, int], list[dict[str, Any]]]:
+        """Share of own kernels, whether they run unasked, operators of torch, calls of own kernels.
+
+        Nothing of all that is known of a candidate that is not timed here.
+        """
         if not timed:
-            return None, {}, []
+            return None, False, {}, []
         timeout_s = self._settings.call_timeout_s
         reply = side.client.request("trace", timeout_s=timeout_s)
         claimed = reply.get("operators")
@@ -429,9 +433,10 @@ class ProblemSession:
         }
         pool, plan = self._clockwork.rehearse(side, check_set, 0)
         share = sample_share(self._referee.share_sampler, side, pool, plan, call_timeout_s=timeout_s)
+        restless = is_restless(self._referee.share_sampler, side)
         side.leave(timeout_s=timeout_s)
         calls = reply.get("calls")
-        return share, operators, calls if isinstance(calls, list) else []
+        return share, restless, operators, calls if isinstance(calls, list) else []
 
     def _replay(
         self, candidate: Candidate, check_set: truth.CheckSet

@@ -22,7 +22,7 @@ from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._clock import OutputClaim, Window
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._side import Side
-from kernelwright.evaluator._truth import Trial, compare_layout, is_normal
+from kernelwright.evaluator._truth import Trial, compare_layout, is_normal, judge_probe, judge_trial
 from kernelwright.records import Status, TimingSample
 
 _READ_SHARE = 1 / 16  # secret probability with which a call's output is read
@@ -32,7 +32,8 @@ _LEAST_CALLS = 4
 _MANY_CALLS = 100
 _LONG_WINDOW_MS = 20.0
 _SLOTS_PER_CALL = 4
-_STRAY = 4.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
+_STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
+_RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
 _SLOW_READ = 4.0  # times as long as the twin's outputs of the same size take to be read
 _SLOW_READ_NS = 30_000.0
 _LEAST_READ_TIMES = 12
@@ -85,7 +86,7 @@ class Comparison:
         for trial in trials:
             self._trials.setdefault(trial.distribution, trial)
         self._first = trials[0]
-        self._tolerance_scale = tolerance_scale
+        self.tolerance_scale = tolerance_scale
         self._random = random
 
     def wrong(
@@ -117,7 +118,7 @@ class Comparison:
         with np.errstate(invalid="ignore", over="ignore"):
             difference = np.atleast_1d(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
         difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))] = 0.0
-        allowed = _STRAY * budget.tolerance(reduction, self._tolerance_scale, distribution_is_normal=normal)
+        allowed = _STRAY * budget.tolerance(reduction, self.tolerance_scale, distribution_is_normal=normal)
         with np.errstate(over="ignore"):
             norm = math.sqrt(float(np.sum(np.square(difference)))) if difference.size else 0.0
         limit = math.sqrt(float(np.sum(np.square(scale))))
@@ -153,9 +154,15 @@ class Turns:
         plan: Plan,
         comparison: Comparison,
         *,
+        reserve: Sequence[Trial] = (),
+        probing: bool = True,
         null_ms: float,
         call_timeout_s: float,
     ) -> None:
+        """``reserve``: trials that no worker has seen; ``probing``: whether lower precision inside is refused."""
+        self._reserve = list(reserve)
+        self._probing = probing
+        self._seen: dict[int, list[np.ndarray]] = {}  # the candidate's outputs on trials of the reserve
         self._sides = list(sides)
         self._pool = pool
         self._plan = plan
@@ -172,12 +179,13 @@ class Turns:
             WorkerFailed: a side failed; its ``client`` tells which.
         """
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
-        draws = len(self._pool.variant.weights)
+        draws, weights = len(self._pool.variant.weights), 0
         if draws > 1:
             weights = int(self._rng.integers(draws))
             for side in self._sides:
                 side.take_weights(weights, call_timeout_s=self._call_timeout_s)
         self._pool.refill(slots)
+        known = self._place_reserve(slots, reads) if weights == 0 else {}
         windows: dict[str, Window] = {}
         samples: list[TimingSample] = []
         latency: dict[str, float] = {}
@@ -196,7 +204,32 @@ class Turns:
                     phase=phase,
                 )
             )
-        return Turn(latency, tuple(samples), self._compare(windows, slots))
+        wrong = self._judge_reserve(known, windows[self._sides[0].name]) or self._compare(windows, slots)
+        return Turn(latency, tuple(samples), wrong)
+
+    def _place_reserve(self, slots: np.ndarray, reads: np.ndarray) -> dict[int, int]:
+        """Put a trial of the reserve, now and then, where an output will be read; which one, by its call."""
+        left = [k for k, trial in enumerate(self._reserve) if k not in self._seen]
+        if not left or self._rng.random() < _RESERVE_PAUSE:
+            return {}
+        first = left[int(self._rng.integers(len(left)))]
+        known = {int(self._rng.choice(reads)): first}
+        self._pool.place({int(slots[call]): self._reserve[k] for call, k in known.items()})
+        return known
+
+    def _judge_reserve(self, known: Mapping[int, int], window: Window) -> tuple[Status, str] | None:
+        for call, k in known.items():
+            trial, variant = self._reserve[k], self._pool.variant
+            found, values = judge_trial(trial, variant, window.outputs[call], self._comparison.tolerance_scale)
+            if found.status is not None:
+                return found.status, f"a timed call is wrong: {found.reason}"
+            self._seen[k] = values
+        for k, trial in enumerate(self._reserve):
+            if self._probing and trial.partner is not None and {k, trial.partner} <= self._seen.keys():
+                other = trial.partner
+                if reason := judge_probe(trial, self._reserve[other], self._seen[k], self._seen[other]):
+                    return Status.INCORRECT_NUMERICAL, f"while timed, {reason}"
+        return None
 
     def _compare(self, windows: Mapping[str, Window], slots: np.ndarray) -> tuple[Status, str] | None:
         if "eager" not in windows:

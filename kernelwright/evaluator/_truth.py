@@ -109,6 +109,7 @@ class CheckSet(NamedTuple):
     id: str
     variants: tuple[Variant, ...]
     trials: tuple[tuple[Trial, ...], ...]  # by variant
+    reserve: tuple[Trial, ...]  # of the first variant with the first weights: revealed only among timed calls
     flops: int  # of one call of the first variant
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
 
@@ -146,11 +147,13 @@ class OracleSession:
         """
         variants, trials = [], []
         read: tuple[int, ...] = ()
+        reserve: tuple[Trial, ...] = ()
         flops = 0
         for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
             try:
                 variant = self._describe(constants)
-                variant, found = self._trials_of(variant, full=i == 0)
+                variant, found, kept = self._trials_of(variant, full=i == 0)
+                reserve = reserve or kept
                 if i == 0:
                     read = self._read(variant, found[0])
                     flops = self._flops(variant, found[0])
@@ -159,7 +162,7 @@ class OracleSession:
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
-        return CheckSet(name, tuple(variants), tuple(trials), flops, read)
+        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, read)
 
     def _describe(self, constants: Mapping[str, KnobValue]) -> Variant:
         meta = self._problem.meta
@@ -201,10 +204,12 @@ class OracleSession:
             weights=(),
         )
 
-    def _trials_of(self, variant: Variant, *, full: bool) -> tuple[Variant, tuple[Trial, ...]]:
+    def _trials_of(self, variant: Variant, *, full: bool) -> tuple[Variant, tuple[Trial, ...], tuple[Trial, ...]]:
+        """The variant with its weights, its trials, and (where ``full``) those kept for timing."""
         variant = self._draw_weights(variant)
         if self._random:
-            return variant, self._random_trials(variant, full=full)
+            return variant, self._random_trials(variant, full=full), ()
+        reserve: tuple[Trial, ...] = ()
         trials = [self._truth(variant, "own", self._draw(variant))]
         if full:
             trials += [self._truth(variant, "own", self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
@@ -215,11 +220,12 @@ class OracleSession:
                 trials.append(trial)
         if full:
             trials += self._probes(variant, at=len(trials))
+            reserve = (self._truth(variant, "own", self._draw(variant)), *self._probes(variant, at=1))
             if variant.required and self._problem.meta.weights == "inputs":
                 for _ in range(WEIGHT_DRAWS - 1):
                     variant = self._draw_weights(variant)
                     trials.append(self._truth(variant, "own", self._draw(variant)))
-        return variant, tuple(trials)
+        return variant, tuple(trials), reserve
 
     def _random_trials(self, variant: Variant, *, full: bool) -> tuple[Trial, ...]:
         """Trials of a reference whose distribution is judged: outputs of many calls on the same inputs."""

@@ -131,12 +131,12 @@ class Door:
         os.close(answer_fd)  # library_fd stays open: dlopen knows a library by its path, so the number must not return
         self._nonce = ctypes.c_uint64(0)
         self.words = memoryview(self._answer).cast("q")
-        self._wait = library.kw_wait
-        self._wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int]
-        self._wait.restype = ctypes.c_int64
-        self._acknowledge = library.kw_acknowledge
-        self._acknowledge.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-        self._acknowledge.restype = None
+        self._exchange = library.kw_exchange
+        self._exchange.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        self._exchange.restype = ctypes.c_int64
+        self._idle = library.kw_idle
+        self._idle.argtypes = self._exchange.argtypes
+        self._idle.restype = None
         self._read = library.kw_read
         self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         self._read.restype = None
@@ -158,17 +158,16 @@ class Door:
         """
         import torch
 
-        wait, acknowledge, words = self._wait, self._acknowledge, self.words
-        reveal, answer, nonce = self._reveal_address, self._answer_address, self._nonce
-        nonce_pointer, yielding_flag, tensor = ctypes.addressof(nonce), int(yielding), torch.Tensor
+        exchange, words = self._exchange, self.words
+        arguments = self._at_the_door(yielding)
+        tensor = torch.Tensor
         described: list[Any] = []
         while True:
-            slot = wait(reveal, nonce.value, nonce_pointer, yielding_flag)
+            slot = exchange(*arguments)
             if slot < 0:
                 if slot == wire.LEAVE:
                     return
                 take_weights(wire.LEAVE - 1 - slot)
-                acknowledge(answer, nonce.value)
                 continue
             result = forward(*slots[slot])
             outputs = (result,) if type(result) is tensor else flatten_outputs(result)
@@ -180,7 +179,13 @@ class Door:
                     described[j:] = [layout]
                 words[at] = output.data_ptr()
             words[8] = len(outputs)
-            acknowledge(answer, nonce.value)
+
+    def serve_idle(self, *, yielding: bool) -> None:
+        """Acknowledges every reveal at once: what the door itself costs."""
+        self._idle(*self._at_the_door(yielding))
+
+    def _at_the_door(self, yielding: bool) -> tuple[int, int, int, int]:
+        return self._reveal_address, self._answer_address, ctypes.addressof(self._nonce), int(yielding)
 
     def read_only_forward(self, slots: Sequence[Sequence[Any]]) -> Callable[[int], None]:
         """A trusted call that does nothing but read the given tensors of a slot: the floor of any latency."""
@@ -330,7 +335,7 @@ class Runner:
 
         with torch.no_grad():
             for tensor, draws in self.weights:
-                tensor.copy_(draws[draw])
+                _overwrite(tensor, draws[draw])
         if self.call is not None:
             self.call.draw = draw
 
@@ -346,12 +351,10 @@ class Runner:
 
         self.forward = torch.compile(self.model, mode=None if mode == "default" else mode)
 
-    def do_null(self, fds: list[int]) -> None:
-        """Answer with one fixed tensor: what a call costs when nothing is computed."""
-        import torch
-
-        fixed = torch.zeros(1)
-        self.forward = lambda *arguments: fixed
+    def do_idle(self, fds: list[int], yielding: bool) -> None:
+        """Serve the door without computing or returning anything. Trusted workers only."""
+        assert self.door is not None
+        self.door.serve_idle(yielding=yielding)
 
     def do_slots(
         self, fds: list[int], size: int, count: int, stride: int, inputs: list[Any], written_stride: int
@@ -489,6 +492,14 @@ class Runner:
 
         with interpreter.cuda_as_cpu():
             yield
+
+
+def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy without telling: a version counter that rises would say when the weights have changed."""
+    if tensor.is_contiguous() and tensor.layout is values.layout and tensor.nbytes == values.nbytes:
+        ctypes.memmove(tensor.data_ptr(), values.data_ptr(), values.nbytes)
+    else:
+        tensor.copy_(values)
 
 
 def template(item: dict[str, Any]) -> tuple[int, wire.TensorSpec | Any]:
