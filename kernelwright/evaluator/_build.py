@@ -7,9 +7,11 @@ no candidate can put a product where another one would find it, and equal source
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +21,8 @@ from kernelwright import inline
 from kernelwright.errors import MissingToolError
 from kernelwright.sandbox import Limits, Sandbox, product_memfd
 
-MAX_PRODUCT_BYTES = 64 << 20
+MAX_PRODUCT_BYTES = 32 << 20
+_CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
 _LOG_BYTES = 16_000
 
 
@@ -46,6 +49,21 @@ class BuildService:
         self._cache = cache_dir / "products"
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
+        self._prune()
+
+    def _prune(self) -> None:
+        """Forget the products that were not used for longest where all together take too much."""
+        entries = []
+        for path in self._cache.glob("*/product.so"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path.parent))
+        total = sum(size for _, size, _ in entries)
+        for _, size, folder in sorted(entries):
+            if total <= _CACHE_BYTES:
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            total -= size
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
         """Build one request as it came over the wire; nonsense in it is a failed build with a reason."""
@@ -88,6 +106,7 @@ class BuildService:
         folder = self._cache / key
         try:
             product = (folder / "product.so").read_bytes()
+            os.utime(folder / "product.so")
             digest, _, log = (folder / "log").read_text().partition("\n")
         except OSError:
             return None

@@ -28,9 +28,15 @@ from kernelwright.sandbox import (
     send_message,
 )
 
-MAX_BUILDS = 32
+MAX_BUILDS = 16
+MAX_BUILD_S = 180.0  # all builds of one worker together
+MAX_BUILT_BYTES = 64 << 20  # all products of one worker together
 MAX_SOURCE_BYTES = 4 << 20
 _TAIL_BYTES = 2000
+_BUILD_LIMITS = (
+    f"a candidate may have {MAX_BUILDS} sources built, one in each request, "
+    f"in {MAX_BUILD_S:g} s and into {MAX_BUILT_BYTES >> 20} MB in all"
+)
 
 
 class Failure(NamedTuple):
@@ -136,7 +142,7 @@ class Client:
                 Failure(
                     "fault",
                     readable(message.get("phase", op))[:40],
-                    readable(message.get("message", "it gave no reason"))[:_TAIL_BYTES],
+                    readable(message.get("message", ""))[:_TAIL_BYTES].strip() or "it gave no reason",
                     line if type(line) is int else None,
                 ),
                 self.name,
@@ -193,27 +199,34 @@ class Client:
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SOURCE_BYTES:
             message = f"a source to build is a memory file of at most {MAX_SOURCE_BYTES} bytes"
             raise WorkerFailed(Failure("protocol", "build", message), self.name)
-        return os.pread(fd, status.st_size, 0).decode(errors="replace")
+        try:
+            return os.pread(fd, status.st_size, 0).decode(errors="replace")
+        except OSError:  # opened for writing only, or as a mere path
+            raise WorkerFailed(Failure("protocol", "build", "a source to build cannot be read"), self.name) from None
+
+    def _spent(self) -> bool:
+        """Whether it has had its share of builds."""
+        return (
+            len(self.outcomes) >= MAX_BUILDS
+            or sum(outcome.seconds for outcome in self.outcomes) > MAX_BUILD_S
+            or sum(len(outcome.product or b"") for outcome in self.outcomes) > MAX_BUILT_BYTES
+        )
 
     def _serve_build(self, message: dict[str, Any], fds: Sequence[int]) -> None:
         try:
-            if self._builds is None or len(self.outcomes) >= MAX_BUILDS or len(fds) != 1:
-                reply: dict[str, Any] = {"ok": False, "log": f"at most {MAX_BUILDS} builds, one source each"}
-                product = None
-            else:
-                source = self._read_source(fds[0])
-                outcome = self._builds.build(message, source)
-                self.outcomes.append(outcome)
-                if outcome.product is not None:
-                    flags = tuple(message["flags"])
-                    self.built.append(
-                        inline.BuildRequest(message["language"], source, flags, str(message.get("name", "")))
-                    )
-                product = outcome.product_fd()
-                if product is not None:
-                    status = os.fstat(product)
-                    self.products.add((status.st_dev, status.st_ino))
-                reply = {"ok": product is not None, "log": outcome.log[:4000]}
+            if self._builds is None or len(fds) != 1 or self._spent():
+                raise WorkerFailed(Failure("protocol", "build", _BUILD_LIMITS), self.name)
+            source = self._read_source(fds[0])
+            outcome = self._builds.build(message, source)
+            self.outcomes.append(outcome)
+            if outcome.product is not None:
+                flags = tuple(message["flags"])
+                self.built.append(inline.BuildRequest(message["language"], source, flags, str(message.get("name", ""))))
+            product = outcome.product_fd()
+            if product is not None:
+                status = os.fstat(product)
+                self.products.add((status.st_dev, status.st_ino))
+            reply: dict[str, Any] = {"ok": product is not None, "log": outcome.log[:4000]}
         finally:
             for fd in fds:
                 os.close(fd)

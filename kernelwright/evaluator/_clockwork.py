@@ -87,6 +87,11 @@ class Clockwork:
         side.freeze()
         return pool, Plan(calls, pool.slots)
 
+    def pool_bytes(self, check_set: CheckSet) -> int:
+        """What the inputs of timed calls go through: the size of the first variant's pool."""
+        pool = self._pools.get((check_set.id, 0))
+        return 0 if pool is None else pool.memory.size
+
     def floor_ms(self, check_set: CheckSet) -> float:
         """The time that merely reading the inputs takes through the same door: no right kernel can be faster.
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from kernelwright.evaluator._build import BuildOutcome, BuildService
+from kernelwright.evaluator._client import readable
 from kernelwright.evaluator._ghost import GhostProduct, stub_functions
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._share import OWN_AT_LEAST, Share, ShareSampler, label
@@ -34,13 +35,16 @@ class Evidence(NamedTuple):
 
     ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
     without them), ``unknown`` (they cannot be stubbed). restless: its own code runs while no call is in flight.
-    operators: what torch dispatched in a call, with counts.
+    operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
+    reference's own reference_flops.
     """
 
     share: Share | None
     ghost: Literal["needed", "idle", "unknown"]
     ghost_reason: str
     restless: bool
+    torch_flops: int
+    reference_flops: int
     operators: Mapping[str, int]
     calls: list[dict[str, Any]]
 
@@ -55,6 +59,8 @@ class Evidence(NamedTuple):
             return "the candidate's own code runs while no call is in flight"
         if self.ghost == "idle":
             return "the answer does not need the candidate's own kernels: it is right without them"
+        if self.share is None and self.torch_flops >= self.reference_flops > 0:
+            return "torch's own operators do all of the reference's arithmetic"
         if self.share is not None and self.share.samples >= _FEWEST_SAMPLES and _upper(self.share) < OWN_AT_LEAST:
             return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
         return ""
@@ -70,6 +76,25 @@ class Evidence(NamedTuple):
         found.append(f"own {share.own:.0%}, library {share.library:.0%}, Python {share.python:.0%}")
         found.append(f"other {share.other:.0%} of {share.samples} samples")
         return "; ".join(found)
+
+
+class Trace(NamedTuple):
+    """What a worker says of one call: operators of torch with counts, their arithmetic, calls of own kernels."""
+
+    operators: dict[str, int]
+    flops: int
+    calls: list[dict[str, Any]]
+
+    @classmethod
+    def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
+        """Out of a reply that may hold anything."""
+        operators, flops, calls = reply.get("operators"), reply.get("flops"), reply.get("calls")
+        named = operators.items() if isinstance(operators, dict) else ()
+        return cls(
+            {readable(name)[:80]: count for name, count in named if type(count) is int},
+            flops if type(flops) is int else 0,
+            calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else [],
+        )
 
 
 def _upper(share: Share) -> float:

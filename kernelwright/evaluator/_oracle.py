@@ -229,14 +229,14 @@ class Oracle(Runner):
         """The floating-point operations of one call; see ``_work``."""
         import torch
 
-        from kernelwright.evaluator._work import WorkCount
+        from kernelwright.evaluator._work import OperatorLog
 
         given = Mapped(fds[0], size, writable=False)
         values = [template(item)[1] for item in inputs]
         arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in values]
-        with torch.no_grad(), WorkCount() as count:
+        with torch.no_grad(), OperatorLog() as log:
             (self.call or self.model)(*arguments)
-        return {"flops": count.flops}
+        return {"flops": log.flops}
 
     def do_collect(self, fds: list[int], size: int) -> None:
         """Write the last truth into the arena, in the layout that was answered."""

@@ -22,7 +22,7 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
-from kernelwright.evaluator._evidence import Evidence, GhostBuilds, is_restless, sample_share
+from kernelwright.evaluator._evidence import Evidence, GhostBuilds, Trace, is_restless, sample_share
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
@@ -398,12 +398,24 @@ class ProblemSession:
 
     def _own_kernels(self, candidate: Candidate, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
         """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
+        timed = candidate.backend == "cpp"
         try:
-            share, restless, operators, calls = self._observe(side, check_set, timed=candidate.backend == "cpp")
+            trace = self._trace(side, check_set, timed=timed)
+            share, restless = self._sample(side, check_set) if timed else (None, False)
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
         ghost, why = self._replay(candidate, check_set)
-        progress.evidence = evidence = Evidence(share, ghost, why, restless, operators, calls)
+        progress.evidence = evidence = Evidence(
+            share=share,
+            ghost=ghost,
+            ghost_reason=why,
+            restless=restless,
+            torch_flops=trace.flops,
+            reference_flops=check_set.flops,
+            operators=trace.operators,
+            calls=trace.calls,
+        )
+        operators = trace.operators
         progress.note("own-kernels", evidence.text())
         if operators:
             progress.note("torch-operators", ", ".join(operators))
@@ -414,29 +426,22 @@ class ProblemSession:
         if reason := evidence.objection():
             raise _Refused(Status.REWARD_HACK, "ghost", reason)
 
-    def _observe(
-        self, side: Side, check_set: truth.CheckSet, *, timed: bool
-    ) -> tuple[Share | None, bool, dict[str, int], list[dict[str, Any]]]:
-        """Share of own kernels, whether they run unasked, operators of torch, calls of own kernels.
-
-        Nothing of all that is known of a candidate that is not timed here.
-        """
-        if not timed:
-            return None, False, {}, []
+    def _trace(self, side: Side, check_set: truth.CheckSet, *, timed: bool) -> Trace:
+        """One call with torch's operators and the calls of own kernels written down; all of it claims."""
         timeout_s = self._settings.call_timeout_s
-        reply = side.client.request("trace", timeout_s=timeout_s)
-        claimed = reply.get("operators")
-        operators = {
-            str(name)[:80]: count
-            for name, count in (claimed.items() if isinstance(claimed, dict) else ())
-            if type(count) is int
-        }
+        if not timed:
+            self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
+            side.leave(timeout_s=timeout_s)
+        return Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
+
+    def _sample(self, side: Side, check_set: truth.CheckSet) -> tuple[Share | None, bool]:
+        """The share of own kernels in the time of calls, and whether they run while nothing is asked."""
+        timeout_s = self._settings.call_timeout_s
         pool, plan = self._clockwork.rehearse(side, check_set, 0)
         share = sample_share(self._referee.share_sampler, side, pool, plan, call_timeout_s=timeout_s)
         restless = is_restless(self._referee.share_sampler, side)
         side.leave(timeout_s=timeout_s)
-        calls = reply.get("calls")
-        return share, restless, operators, calls if isinstance(calls, list) else []
+        return share, restless
 
     def _replay(
         self, candidate: Candidate, check_set: truth.CheckSet
@@ -476,6 +481,7 @@ class ProblemSession:
                 flops=check_set.flops,
                 ceilings=measure_ceilings(sandbox, Path(self._settings.cache_dir)),
                 own_share=None if evidence.share is None else evidence.share.own,
+                working_set_bytes=self._clockwork.pool_bytes(check_set),
             )
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message

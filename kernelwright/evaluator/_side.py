@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernelwright.errors import SandboxError
 from kernelwright.evaluator import _wire as wire
-from kernelwright.evaluator._client import Client
+from kernelwright.evaluator._client import Client, Failure, WorkerFailed
 from kernelwright.evaluator._clock import Door, Window
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._truth import Variant
@@ -149,10 +150,20 @@ class Side:
             self.freeze()
 
     def freeze(self) -> None:
-        """Stop all its tasks, if it lives."""
-        if not self.frozen and self.client.worker.alive():
+        """Stop all its tasks, if it lives.
+
+        Raises:
+            WorkerFailed: they do not stop (a system call that cannot be interrupted); it was killed.
+        """
+        if self.frozen or not self.client.worker.alive():
+            return
+        try:
             self.client.worker.freeze()
-            self.frozen = True
+        except SandboxError:
+            self.client.close()
+            message = "its tasks could not be stopped within the time that takes everybody else microseconds"
+            raise WorkerFailed(Failure("died", "forward", message), self.name) from None
+        self.frozen = True
 
     def thaw(self) -> None:
         """Let it run on."""

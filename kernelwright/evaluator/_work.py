@@ -1,8 +1,8 @@
-"""How much arithmetic a reference does: floating-point operations by operator, for placing a kernel on the roofline.
+"""What torch does inside a call: the operators that it dispatches, and how much arithmetic they are.
 
-Runs in the oracle's sandbox. Products and convolutions are counted by torch's own formulas
-(``torch.utils.flop_counter``); any other operator that rounds counts one operation for each element of its largest
-tensor, so an exponential counts as one as well: a convention, not a measurement.
+Runs in workers. Products and convolutions are counted by torch's own formulas (``torch.utils.flop_counter``); any other
+operator that rounds counts one operation for each element of its largest tensor, so an exponential counts as one as
+well: a convention, not a measurement. What a contestant's worker reports is a claim.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from torch.utils.flop_counter import flop_registry
 
 from kernelwright.evaluator._operators import is_exact
 
+_MOST_NAMES = 64
 
-class WorkCount(TorchDispatchMode):  # type: ignore[misc]
-    """Adds up ``flops`` over the operators that are dispatched inside."""
+
+class OperatorLog(TorchDispatchMode):  # type: ignore[misc]
+    """A context manager that remembers dispatched operators by name, such as ``aten.mm``, and adds up ``flops``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0
+        self._names: dict[str, int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -29,13 +32,22 @@ class WorkCount(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        qualified = str(func._schema.name).replace("::", ".")
+        self._names[qualified] = self._names.get(qualified, 0) + 1
         formula = flop_registry.get(func._overloadpacket)
-        name = str(func._schema.name).split("::")[-1].rstrip("_")
         if formula is not None:
             self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
-        elif not is_exact(name) and not any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns):
-            tensors = [
-                t for t in (*args, *(result if isinstance(result, tuple) else (result,))) if isinstance(t, Tensor)
-            ]
-            self.flops += max((t.numel() for t in tensors if t.is_floating_point()), default=0)
+        elif not is_exact(qualified.rpartition(".")[2].rstrip("_")) and not _is_view(func):
+            results = result if isinstance(result, tuple) else (result,)
+            floats = [t for t in (*args, *results) if isinstance(t, Tensor) and t.is_floating_point()]
+            self.flops += max((t.numel() for t in floats), default=0)
         return result
+
+    def names(self) -> dict[str, int]:
+        """Operators with how often each was dispatched; the most frequent ones where there are many."""
+        ordered = sorted(self._names.items(), key=lambda item: -item[1])
+        return dict(ordered[:_MOST_NAMES])
+
+
+def _is_view(func: Any) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import linecache
 import mmap
 import os
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator._guard import Guard
 
 _TEXT_LIMIT = 2000
+_CALLS_BYTES = 48_000
 _PATIENCE_S = 24 * 3600.0  # the referee ends a worker, not the other way round
 
 
@@ -428,14 +430,17 @@ class Runner:
         import torch
 
         from kernelwright import inline
-        from kernelwright.evaluator._trace import OperatorLog
+        from kernelwright.evaluator._work import OperatorLog
 
         log = OperatorLog()
         forward = self.call or self.forward
         assert forward is not None
+        if self.triton:
+            forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
             forward(*self.slots[0])
-        return {"operators": log.names(), "calls": calls}
+        fits = len(json.dumps(calls)) <= _CALLS_BYTES  # a message holds 64 KB
+        return {"operators": log.names(), "flops": log.flops, "calls": calls if fits else []}
 
     # -- helpers
 
