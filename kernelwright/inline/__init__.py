@@ -12,6 +12,7 @@ from kernelwright.inline._declarations import Parameter, Signature, parse_signat
 from kernelwright.inline._knobs import apply_knobs
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
+from kernelwright.inline._recording import record_calls
 from kernelwright.inline._toolchain import BuildError, compiler_version
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "cuda",
     "parse_signatures",
     "patch_load_inline",
+    "record_calls",
     "set_product_provider",
 ]

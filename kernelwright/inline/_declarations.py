@@ -14,11 +14,15 @@ __all__ = ["Parameter", "Signature", "parse_signatures"]
 
 
 class Parameter(NamedTuple):
-    """One C parameter; ``type`` is canonical ("float", "int64", ...), or the source's own words where unknown."""
+    """One C parameter; ``type`` is canonical ("float", "int64", ...), or the source's own words where unknown.
+
+    ``const`` is True for a pointer to something that the function may only read.
+    """
 
     name: str
     type: str
     pointer: bool
+    const: bool = False
 
 
 class Signature(NamedTuple):
@@ -75,7 +79,7 @@ def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> d
 
 
 def _same(a: Signature, b: Signature) -> bool:
-    return a.returns == b.returns and [p[1:] for p in a.parameters] == [p[1:] for p in b.parameters]
+    return a.returns == b.returns and [p[1:3] for p in a.parameters] == [p[1:3] for p in b.parameters]
 
 
 def _tokenize(text: str, macros: dict[str, Tokens]) -> Tokens:
@@ -196,6 +200,7 @@ def _parameter(tokens: Tokens, position: int, aliases: Mapping[str, Tokens]) -> 
     if "(" in tokens:  # a pointer to a function
         return Parameter(f"arg{position}", "void", True)
     pointers = tokens.count("*") + tokens.count("[")
+    const = "const" in (tokens[: tokens.index("*")] if "*" in tokens else tokens)
     tokens = tokens[: tokens.index("[")] if "[" in tokens else tokens
     words = [t for t in tokens if t not in _QUALIFIERS and t != "*"]
     words = [w for i, w in enumerate(words) if w != "::" and words[i + 1 : i + 2] != ["::"]]
@@ -208,9 +213,10 @@ def _parameter(tokens: Tokens, position: int, aliases: Mapping[str, Tokens]) -> 
             break
         target = aliases[words[0]]
         pointers += target.count("*")
+        const = "const" in target[: target.index("*")] if "*" in target else const or "const" in target
         words = [t for t in target if t not in _QUALIFIERS and t not in ("*", "::", "std")]
     kind = _canonical(words)
-    return Parameter(name, kind if pointers < 2 else "void", pointers > 0)
+    return Parameter(name, kind if pointers < 2 else "void", pointers > 0, pointers == 1 and const)
 
 
 def _canonical(words: Tokens) -> str:

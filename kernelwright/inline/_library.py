@@ -13,15 +13,30 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelwright.inline._declarations import Parameter, Signature
 
-__all__ = ["ArgumentError", "Library", "float_environment_kept"]
+__all__ = ["ArgumentError", "Library", "ObservedCall", "call_observers", "float_environment_kept"]
 
 
 class ArgumentError(TypeError):
     """A kernel was called with an argument that its C declaration does not allow; the message names the argument."""
+
+
+class ObservedCall(NamedTuple):
+    """One call of a library's function, before its arguments are checked.
+
+    ``built_from`` is the library's source and its compiler options, ``signature`` None where no declaration was seen.
+    """
+
+    built_from: tuple[str, tuple[str, ...]]
+    function: str
+    signature: Signature | None
+    values: tuple[Any, ...]
+
+
+call_observers: list[Callable[[ObservedCall], None]] = []  # told of every call; empty but while calls are recorded
 
 
 _SCALARS: dict[str, Any] = {f"int{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)}
@@ -105,8 +120,11 @@ def _convert_number(where: str, parameter: Parameter, value: Any) -> Any:
     return number
 
 
-def _bind(entry: Any, signature: Signature) -> Callable[..., Any]:
-    """A Python function for one C function, specialised for its signature: a call costs about 2 us."""
+def _bind(entry: Any, signature: Signature, report: Callable[[tuple[Any, ...]], None]) -> Callable[..., Any]:
+    """A Python function for one C function, specialised for its signature: a call costs about 2 us.
+
+    ``report`` is handed the arguments of a call where anybody observes calls.
+    """
     for parameter in signature.parameters:
         if not parameter.pointer and parameter.type not in _SCALARS:
             raise ArgumentError(
@@ -123,7 +141,7 @@ def _bind(entry: Any, signature: Signature) -> Callable[..., Any]:
         rows = zip(signature.parameters, dtypes, values, strict=True)
         return entry(*(_convert(signature.name, parameter, allowed, value) for parameter, allowed, value in rows))
 
-    namespace: dict[str, Any] = {"_entry": entry, "_checked": checked}
+    namespace: dict[str, Any] = {"_entry": entry, "_checked": checked, "_report": report, "_observers": call_observers}
     namespace |= {"_int": int, "_float": float, "_bool": bool, "_type": type}
     namespace |= {f"_dtype{i}": allowed[0] if len(allowed) == 1 else allowed for i, allowed in enumerate(dtypes)}
     exec(_fast_path(signature, dtypes), namespace)
@@ -154,6 +172,7 @@ def _fast_path(signature: Signature, dtypes: Sequence[tuple[Any, ...]]) -> str:
     arguments = ", ".join(names)
     return (
         f"def bound({arguments}{', /' if names else ''}):\n"
+        f"    if _observers:\n        _report(({arguments}{',' if names else ''}))\n"
         f"    try:\n        plain = {' and '.join(tests) or 'True'}\n"
         f"    except AttributeError:\n        plain = False\n"
         f"    if plain:\n        return _entry({', '.join(values)})\n"
@@ -161,11 +180,13 @@ def _fast_path(signature: Signature, dtypes: Sequence[tuple[Any, ...]]) -> str:
     )
 
 
-def _bind_untyped(entry: Any, name: str) -> Callable[..., Any]:
+def _bind_untyped(entry: Any, name: str, report: Callable[[tuple[Any, ...]], None]) -> Callable[..., Any]:
     """For a function whose declaration was not seen: tensor to address, int to int64_t, float to float, no result."""
     entry.restype = None
 
     def bound(*values: Any) -> None:
+        if call_observers:
+            report(values)
         arguments = []
         for i, value in enumerate(values):
             if isinstance(value, (ctypes._SimpleCData, ctypes.Array, ctypes._Pointer)):
@@ -184,9 +205,16 @@ def _bind_untyped(entry: Any, name: str) -> Callable[..., Any]:
 class Library:
     """A loaded shared library; each ``extern "C"`` function is an attribute that takes tensors and numbers."""
 
-    def __init__(self, path: str, signatures: Mapping[str, Signature | None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        signatures: Mapping[str, Signature | None],
+        built_from: tuple[str, tuple[str, ...]] = ("", ()),
+    ) -> None:
+        """``built_from``: source and compiler options, for those who observe calls."""
         self._path = path
         self._signatures = dict(signatures)
+        self._built_from = built_from
         with float_environment_kept():
             self._handle = ctypes.CDLL(path)
 
@@ -198,7 +226,13 @@ class Library:
         except AttributeError:
             raise AttributeError(self._missing(name)) from None
         signature = self._signatures.get(name)
-        bound = _bind_untyped(entry, name) if signature is None else _bind(entry, signature)
+        built_from = self._built_from
+
+        def report(values: tuple[Any, ...]) -> None:
+            for observe in tuple(call_observers):
+                observe(ObservedCall(built_from, name, signature, values))
+
+        bound = _bind_untyped(entry, name, report) if signature is None else _bind(entry, signature, report)
         self.__dict__[name] = bound
         return bound
 

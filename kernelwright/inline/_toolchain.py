@@ -132,4 +132,5 @@ def cpp(
     options = (*flags, *macros)
     path = build(source, options)
     pairs = (flag[2:].partition("=") for flag in options if flag.startswith("-D"))
-    return Library(path, parse_signatures(source, {name: body if eq else "1" for name, eq, body in pairs}))
+    signatures = parse_signatures(source, {name: body if eq else "1" for name, eq, body in pairs})
+    return Library(path, signatures, (source, options))
