@@ -140,7 +140,7 @@ class _Evidence:
     def __init__(self, sandbox: Sandbox, requests: Mapping[str, inline.BuildRequest], means: Sequence[Means]) -> None:
         self.counts: Counts | None = None
         self.loops: Vectorisation | None = None
-        self.estimate: LoopEstimate | None = None
+        self.estimate: tuple[int, LoopEstimate] | None = None  # with the number of its source
         self.missing: list[str] = []
         self._sandbox = sandbox
         self._requests = requests
@@ -164,9 +164,11 @@ class _Evidence:
             return
         if len(calls) == MAX_CALLS:
             self.missing.append(f"calls of a forward after the first {MAX_CALLS} were not counted")
-        if "llvm-mca" in self._means:
-            shares = {line: share for source, line, share in self.counts.lines if source == 0}
-            self.estimate = estimate_loop(self._sandbox, next(iter(self._requests.values())), shares)
+        if "llvm-mca" in self._means and self.counts.lines:
+            hottest = self.counts.lines[0][0]
+            shares = {line: share for source, line, share in self.counts.lines if source == hottest}
+            found = estimate_loop(self._sandbox, tuple(self._requests.values())[hottest], shares)
+            self.estimate = None if found is None else (hottest, found)
 
     def recompile(self) -> None:
         """The rung ``compiler``."""
@@ -193,14 +195,14 @@ class _Evidence:
             found["explicit_vector_loops"] = float(self.loops.explicit)
             found["vector_bytes"] = float(self.loops.vector_bytes)
         if self.estimate:
-            found["mca_cycles_per_iteration"] = self.estimate.cycles
-            found["mca_instructions_per_cycle"] = self.estimate.instructions_per_cycle
+            found["mca_cycles_per_iteration"] = self.estimate[1].cycles
+            found["mca_instructions_per_cycle"] = self.estimate[1].instructions_per_cycle
         return found
 
     def notes(self, metrics: Mapping[str, float]) -> list[str]:
         """The sentences of all rungs, then what is missing."""
         notes = _count_notes(self.counts, metrics) if self.counts else []
-        notes += _estimate_notes(self.estimate) if self.estimate else []
+        notes += _estimate_notes(*self.estimate) if self.estimate else []
         notes += _loop_notes(self.loops) if self.loops else []
         return notes + self.missing
 
@@ -208,7 +210,7 @@ class _Evidence:
 def _count_notes(counts: Counts, metrics: Mapping[str, float]) -> list[str]:
     per_flop = metrics.get("instructions_per_flop")
     share = f", {per_flop:.2g} for each floating-point operation" if per_flop is not None else ""
-    notes = [f"{amount(metrics['instructions_per_call'])} instructions a call (x86-64-v3 build){share}"]
+    notes = [f"{amount(metrics['instructions_per_call'])} instructions a call ({counts.build}){share}"]
     if metrics.get("traffic_ratio", 0.0) >= _TRAFFIC_WORTH_A_NOTE:
         notes.append(f"from cold caches it moves {metrics['traffic_ratio']:.1f} times the necessary bytes (simulated)")
     shares = [(name, share) for name, share in counts.functions]
@@ -218,10 +220,10 @@ def _count_notes(counts: Counts, metrics: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _estimate_notes(estimate: LoopEstimate) -> list[str]:
+def _estimate_notes(source: int, estimate: LoopEstimate) -> list[str]:
     limit = f", limited by {estimate.limit}" if estimate.limit else ""
     return [
-        f"the innermost loop at line {estimate.line} takes {estimate.cycles:.1f} cycles an iteration "
+        f"the innermost loop at line {estimate.line}{_of(source)} takes {estimate.cycles:.1f} cycles an iteration "
         f"at {estimate.instructions_per_cycle:.1f} instructions a cycle (llvm-mca){limit}"
     ]
 

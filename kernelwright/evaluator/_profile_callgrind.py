@@ -11,7 +11,7 @@ import platform
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kernelwright import inline
@@ -19,7 +19,6 @@ from kernelwright.evaluator._profile_driver import DRIVER_NAME, MEASURED_FUNCTIO
 from kernelwright.evaluator._profile_text import first_error, plain_name
 from kernelwright.sandbox import Completed, Limits, Sandbox
 
-REPEATS = 2
 CALLGRIND = (
     *("valgrind", "--tool=callgrind", "--vgdb=no", "--cache-sim=yes", "--branch-sim=yes", "--compress-pos=no"),
     *("--I1=32768,8,64", "--D1=32768,8,64", "--LL=16777216,16,64", f"--toggle-collect={MEASURED_FUNCTION}"),
@@ -28,10 +27,9 @@ LINE_BYTES = 64
 _BUILD_S = 60.0
 _MAX_LIBRARY_BYTES = 64 << 20
 _MAX_DUMP_BYTES = 8 << 20
-_TARGET = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}
+_TARGET = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}.get(platform.machine(), "native")
 # Options for instruction sets that the counter does not know.
 _TOO_NEW = re.compile(r"-m(avx512|avx10|avxvnni|avxifma|avxneconvert|amx|vaes|vpclmulqdq|gfni|sha|sm[34]|xop|fma4|tbm)")
-_SOURCE_FILE = re.compile(r"kernel[0-9]{1,4}\.cpp")
 _TOP_FUNCTIONS, _TOP_LINES = 5, 200
 _METRICS = {
     "instructions_per_call": ("Ir",),
@@ -42,6 +40,18 @@ _METRICS = {
     "branches_per_call": ("Bc", "Bi"),
     "branch_misses_per_call": ("Bcm", "Bim"),
 }
+
+
+class _Way(NamedTuple):
+    """How to count: options beyond those of the target, and forwards before the one that is counted."""
+
+    name: str
+    options: tuple[str, ...]
+    warm_calls: int
+
+
+_NO_FMA = ("-mno-fma",) if platform.machine() == "x86_64" else ()
+_WAYS = (_Way(f"{_TARGET} build", (), 1), _Way(f"{_TARGET} build without fused multiply-add", _NO_FMA, 0))
 
 
 class CountingFailedError(Exception):
@@ -57,87 +67,91 @@ class Dump(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counts of one forward. ``functions`` and ``lines`` are shares of its instructions, largest first."""
+    """Counts of one forward; ``functions`` and ``lines`` hold shares of its instructions, largest first."""
 
+    build: str
     metrics: dict[str, float]
     functions: tuple[tuple[str, float], ...]
     lines: tuple[tuple[int, int, float], ...]  # number of the source, line, share
 
 
 def count_calls(
-    sandbox: Sandbox,
-    driver: Driver,
-    requests: Mapping[str, inline.BuildRequest],
-    *,
-    timeout_s: float = 60.0,
+    sandbox: Sandbox, driver: Driver, requests: Mapping[str, inline.BuildRequest], *, timeout_s: float = 60.0
 ) -> Counts:
-    """Build the sources for the counter and count the driver's calls.
+    """Build the sources for the counter and count one forward, after another one that is not counted.
 
-    Counts hardly differ between repeats, so two are enough, after one that is not counted. A call takes some 50 times
-    longer than natively, and several hundred times where it consists of fused multiply-adds, which are emulated.
+    A forward takes some 50 times longer than natively, and several hundred times where it consists of fused
+    multiply-adds, which valgrind emulates lane by lane. Where it takes longer than ``timeout_s``, it is built without
+    those and counted once more, without the forward before.
 
     Args:
         driver: from ``write_driver``.
         requests: the sources by key.
-        timeout_s: limit for one run under the counter. Where it is reached, a second run counts one call only.
+        timeout_s: limit for one run under the counter.
 
     Raises:
         CountingFailedError: a source does not build for the counter, the driver crashed, or both runs took too long.
         SandboxError: the sandbox could not be set up.
     """
-    files = {f"kernel{i}.so": _library(sandbox, requests[key], i) for i, key in driver.libraries}
-    files["driver.cpp"] = driver.source.encode()
-    repeats = REPEATS
-    done = _run(sandbox, files, driver, repeats, 1, timeout_s)
-    if done.reason == "timeout":
-        repeats = 1
-        done = _run(sandbox, files, driver, repeats, 0, timeout_s)
+    program = _program(sandbox, driver)
+    for way in _WAYS:
+        files = {f"kernel{i}.so": _library(sandbox, requests[key], i, way) for i, key in driver.libraries}
+        done = _run(sandbox, {**files, DRIVER_NAME: program}, driver, way.warm_calls, timeout_s)
+        if done.reason != "timeout":
+            break
     if done.reason == "timeout":
         raise CountingFailedError(f"one call took more than {timeout_s:.0f} s under callgrind")
     if done.reason or done.returncode != 0:
         raise CountingFailedError("the recorded calls could not be repeated outside the module: they crashed")
     try:
-        return _counts(parse_dump(done.stdout.decode(errors="replace")), repeats)
+        dump = parse_dump(done.stdout.decode(errors="replace"))
+        return _counts(dump, way.name, {f"kernel{i}.cpp": i for i, _ in driver.libraries})
     except (ValueError, IndexError, OverflowError) as error:
         raise CountingFailedError("callgrind left no readable counts") from error
 
 
-def portable_command(request: inline.BuildRequest, out_path: str, source_path: str) -> list[str]:
+def portable_command(
+    request: inline.BuildRequest, out_path: str, source_path: str, more: Sequence[str] = ()
+) -> list[str]:
     """The compiler's command for the counter's instruction set, with line numbers; the other options stay.
 
     Raises:
         BuildError: an option is not allowed.
     """
-    target = f"-march={_TARGET.get(platform.machine(), 'native')}"
     words = [w for w in inline.compile_command(request, out_path, source_path) if not _TOO_NEW.match(w)]
     kept = [w for w in words if not w.startswith(("-march=", "-mcpu="))]
     last = kept.index("-o")
-    return [*kept[:last], target, "-g1", *kept[last:]]
+    return [*kept[:last], f"-march={_TARGET}", *more, "-g1", *kept[last:]]
 
 
-def _library(sandbox: Sandbox, request: inline.BuildRequest, number: int) -> bytes:
+def _library(sandbox: Sandbox, request: inline.BuildRequest, number: int, way: _Way) -> bytes:
     try:
-        command = portable_command(request, "/job/kernel.so", f"/in/kernel{number}.cpp")
+        command = portable_command(request, "/job/kernel.so", f"/in/kernel{number}.cpp", way.options)
     except inline.BuildError as error:
         raise CountingFailedError("a compiler option is not allowed") from error
-    script = f"{shlex.join(command)} && cat /job/kernel.so"
-    limits = Limits(wall_s=_BUILD_S, output_bytes=_MAX_LIBRARY_BYTES, allow_exec=True)
-    done = sandbox.run(["/bin/sh", "-c", script], files={f"kernel{number}.cpp": request.source.encode()}, limits=limits)
+    done = _compile(sandbox, command, "/job/kernel.so", {f"kernel{number}.cpp": request.source.encode()})
     if done.reason or done.returncode != 0:
-        why = done.reason or first_error(done.stderr)
-        raise CountingFailedError(f"the source does not build for {_TARGET.get(platform.machine(), 'it')}: {why}")
+        raise CountingFailedError(f"the {way.name} failed: {done.reason or first_error(done.stderr)}")
     return done.stdout
 
 
-def _run(
-    sandbox: Sandbox, files: Mapping[str, bytes], driver: Driver, repeats: int, warm: int, timeout_s: float
-) -> Completed:
-    counting = shlex.join([*CALLGRIND, "--callgrind-out-file=counts", f"./{DRIVER_NAME}", str(repeats), str(warm)])
-    libraries = " ".join(f"/in/kernel{i}.so" for i, _ in driver.libraries)
-    script = (
-        f"g++ -std=c++17 -O1 -o {DRIVER_NAME} /in/driver.cpp -ldl && cp {libraries} . && "
-        f"{counting} >/dev/null 2>/dev/null && cat counts"
-    )
+def _program(sandbox: Sandbox, driver: Driver) -> bytes:
+    command = ["g++", "-std=c++17", "-O1", "-o", f"/job/{DRIVER_NAME}", "/in/driver.cpp", "-ldl"]
+    done = _compile(sandbox, command, f"/job/{DRIVER_NAME}", {"driver.cpp": driver.source.encode()})
+    if done.reason or done.returncode != 0:
+        raise CountingFailedError(f"the driver does not build: {done.reason or first_error(done.stderr)}")
+    return done.stdout
+
+
+def _compile(sandbox: Sandbox, command: Sequence[str], product: str, files: Mapping[str, bytes]) -> Completed:
+    limits = Limits(wall_s=_BUILD_S, output_bytes=_MAX_LIBRARY_BYTES, allow_exec=True)
+    return sandbox.run(["/bin/sh", "-c", f"{shlex.join(command)} && cat {product}"], files=files, limits=limits)
+
+
+def _run(sandbox: Sandbox, files: Mapping[str, bytes], driver: Driver, warm_calls: int, timeout_s: float) -> Completed:
+    copies = " ".join(f"/in/{name}" for name in files)
+    counting = shlex.join([*CALLGRIND, "--callgrind-out-file=counts", f"./{DRIVER_NAME}", str(warm_calls)])
+    script = f"cp {copies} . && chmod +x {DRIVER_NAME} && {counting} >/dev/null 2>/dev/null && cat counts"
     limits = Limits(
         memory_bytes=(2 << 30) + 2 * driver.buffer_bytes,
         wall_s=timeout_s,
@@ -147,18 +161,20 @@ def _run(
     return sandbox.run(["/bin/sh", "-c", script], files=files, env={"OMP_NUM_THREADS": "1"}, limits=limits)
 
 
-def _counts(dump: Dump, repeats: int) -> Counts:
+def _counts(dump: Dump, build: str, sources: Mapping[str, int]) -> Counts:
+    if not all(0 <= count < 2**63 for count in dump.events.values()):
+        raise ValueError("callgrind counts in 64 bits")
     instructions = dump.events.get("Ir", 0)
     if instructions <= 0:
         raise CountingFailedError("the repeated calls executed nothing")
-    metrics = {name: sum(dump.events.get(event, 0) for event in events) / repeats for name, events in _METRICS.items()}
+    metrics = {name: float(sum(dump.events.get(event, 0) for event in events)) for name, events in _METRICS.items()}
     functions = Counter(dump.functions).most_common(_TOP_FUNCTIONS)
-    own = {at: cost for at, cost in dump.lines.items() if _SOURCE_FILE.fullmatch(at[0])}
-    lines = Counter(own).most_common(_TOP_LINES)
+    own = {(sources[file], line): cost for (file, line), cost in dump.lines.items() if file in sources}
     return Counts(
+        build,
         metrics,
         tuple((plain_name(name), cost / instructions) for name, cost in functions),
-        tuple((int(file[len("kernel") : -len(".cpp")]), line, cost / instructions) for (file, line), cost in lines),
+        tuple((*at, cost / instructions) for at, cost in Counter(own).most_common(_TOP_LINES)),
     )
 
 

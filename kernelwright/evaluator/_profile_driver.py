@@ -101,10 +101,11 @@ class Driver(NamedTuple):
 
 
 def write_driver(calls: Sequence[Mapping[str, Any]], known_keys: Sequence[str]) -> Driver:
-    """The program that repeats one forward's calls: ``driver REPEATS WARM_CALLS``.
+    """The program that repeats one forward's calls: ``driver WARM_CALLS``.
 
-    Between two repeats it walks over memory larger than any cache, outside the measured function, so that every
-    repeat starts with cold buffers.
+    After the warm calls it walks over memory larger than the caches, and then repeats the calls once more inside
+    :data:`MEASURED_FUNCTION`: what was started or prepared once is ready, and the buffers are cold, as they are where
+    inputs are fresh for every call.
 
     Args:
         calls: as ``inline.record_calls`` gives them.
@@ -290,15 +291,12 @@ static __attribute__((noinline)) void forward() {
 extern "C" __attribute__((noinline)) void @MEASURED@() { forward(); }
 
 int main(int, char **arguments) {
-    long repeats = atol(arguments[1]), warm = atol(arguments[2]);
     scrubbed = static_cast<unsigned char *>(aligned(SCRUB_BYTES));
     @ALLOCATE@
     @FILL@
     @LOAD@
-    for (long i = 0; i < warm; i++) forward();
-    for (long i = 0; i < repeats; i++) {
-        scrub();
-        @MEASURED@();
-    }
+    for (long left = atol(arguments[1]); left > 0; left--) forward();
+    scrub();
+    @MEASURED@();
 }
 """
