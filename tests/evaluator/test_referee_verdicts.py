@@ -172,11 +172,11 @@ class ModelNew(nn.Module):
         return y
 '''
     honest = source.replace("FOLD", "pass").replace("BIAS", "self.linear.bias").replace("WEIGHT", "self.linear.weight")
-    timed = judge_linear(honest).verdict
+    timed = judge_linear(honest, control=True).verdict
     assert (timed.status, timed.stage) == (Status.PASSED, Stage.TIMED), timed.reason
     keep = "self.w = getattr(self, 'w', self.linear.weight.detach().clone())\n        y = torch"
     lazily = honest.replace("y = torch", keep).replace("self.linear.weight.t()", "self.w.t()")
-    refused(judge_linear(lazily), Status.INCORRECT_NUMERICAL, "check")
+    refused(judge_linear(lazily, control=True), Status.INCORRECT_NUMERICAL, "check")
     wrong = honest.replace("features, 48", "features, 47")
     verdict = refused(judge_linear(wrong), Status.RUNTIME_ERROR, "build")
     assert "linear.weight" in verdict.reason
