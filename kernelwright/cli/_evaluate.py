@@ -25,8 +25,12 @@ EXIT_NOT_PASSED = 1
 @click.option("--control", is_flag=True, help="The file is no candidate: no kernel of its own is wanted.")
 @click.option("--no-time", is_flag=True, help="Stop after the check.")
 @click.option("--confirm", is_flag=True, help="Time in fresh processes, as for a published result.")
-@click.option("--sandbox", metavar="S", help="bwrap, process or none.")
+@click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
+@click.option("--own-kernels", type=click.Choice(["any", "strict"]), help="strict: no torch for the heavy operators.")
+@click.option(
+    "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
+)
 @click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
 @common_options
 def evaluate(

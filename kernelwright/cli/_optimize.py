@@ -77,7 +77,11 @@ def _fault_row(name: str, error: InvalidReferenceError) -> RunResult:
 @click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
 @click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this much time.")
-@click.option("--sandbox", metavar="S", help="bwrap, process or none.")
+@click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
+@click.option("--own-kernels", type=click.Choice(["any", "strict"]), help="strict: no torch for the heavy operators.")
+@click.option(
+    "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
+)
 @click.option("--recipe", metavar="R", help="Search recipe (default).")
 @click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")

@@ -151,7 +151,15 @@ def verdict_lines(verdict: Verdict) -> list[str]:
             f"latency: {milliseconds(latency.median)} [{milliseconds(latency.low)}, {milliseconds(latency.high)}]"
         )
         lines += [f"vs {name}: {ratio(value)}" for name, value in sorted(verdict.timing.speedup.items())]
-    lines += [f"finding: {found.rule} ({found.effect}) {found.where}".rstrip() for found in verdict.findings]
+    if verdict.own_kernel_label is not None and verdict.own_kernel_share is not None:
+        lines.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})")
+    if verdict.profile:
+        lines.append(f"profile ({verdict.profile.rung}): bound by {verdict.profile.bound}")
+        lines += [f"  {note}" for note in verdict.profile.notes]
+    lines += [
+        ": ".join(filter(None, (f"finding {found.rule} ({found.effect}) {found.where}".rstrip(), found.evidence)))
+        for found in verdict.findings
+    ]
     lines.append(f"kernel {short(verdict.candidate)}, environment {verdict.environment}")
     lines.append(f"sandbox: {', '.join(verdict.sandbox) or 'none'}")
     return lines
