@@ -60,6 +60,12 @@ class Referee:
     """Judges candidates on this machine. A context manager.
 
     It never executes problem or candidate code: that happens in workers of ``sandbox``.
+
+    Attributes:
+        settings: as given.
+        environment: what results depend on.
+        sandbox: where everything foreign runs.
+        warm: whether workers are forked from a process that has imported torch; else each starts anew.
     """
 
     def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
@@ -80,6 +86,7 @@ class Referee:
         self.guard_library = GuardLibrary(self._cache_dir)
         self.share_sampler = ShareSampler(self._cache_dir)
         self.noise = NoiseHistory(self._cache_dir / "noise" / f"{self.environment.id}.jsonl")
+        self.warm = True
         self._null_ms: float | None = None
 
     def __enter__(self) -> Referee:
@@ -187,6 +194,7 @@ class Referee:
             builds=builds,
             env=variables,
             mounts=mounts,
+            warm=self.warm,
         )
 
     def load(

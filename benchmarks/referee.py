@@ -1,0 +1,359 @@
+"""How fast the referee is, and whether what it prints is true.
+
+Parts, each a flag; without any, all of them:
+
+- ``--speed``: verdicts (screen, build, check, ghost, time with 31 pairs) on a small problem, warm, with the share of each
+  stage; the same with a fresh process for everything (no zygote, no live twins, no cached products); a confirmation.
+- ``--memory``: resident and shared memory of the referee over many short verdicts.
+- ``--claims``: how often the search calls identical code faster.
+- ``--coverage``: how often the confirmation's 95% interval covers a ratio that is known: the reference against itself,
+  and against references that spin until 1.05 or 1.25 times their own duration has passed. Fresh processes throughout.
+
+Run it on an otherwise idle machine:
+
+    python benchmarks/referee.py --output benchmarks/results/<machine>/referee.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kernelwright.config import Settings
+from kernelwright.datasets import find_problem, parse_problem
+from kernelwright.errors import MachineError
+from kernelwright.evaluator import ProblemSession, Referee, environment
+from kernelwright.records import Candidate, Evaluation, Problem
+
+SMALL = """
+import torch
+from torch import nn
+
+PROBLEM = {
+    "category": "softmax",
+    "inputs": {"x": {"fill": "normal", "low": -100.0, "high": 100.0}},
+    "variants": {"cpu": [{"ROWS": 64, "COLS": 512}, {"ROWS": 7, "COLS": 131}]},
+}
+ROWS = 64
+COLS = 512
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
+"""
+KERNEL = '''
+import torch
+from torch import nn
+
+from kernelwright.inline import cpp
+
+lib = cpp(r"""
+#include <cmath>
+#include <cstdint>
+extern "C" void softmax(const float* x, float* y, int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; i++) {
+    const float* a = x + i * cols;
+    float* b = y + i * cols;
+    float largest = a[0], sums[16] = {0}, sum = 0;
+    for (int64_t j = 0; j < cols; j++) largest = a[j] > largest ? a[j] : largest;
+    for (int64_t j = 0; j < cols; j++) { float e = expf(a[j] - largest); b[j] = e; sums[j % 16] += e; }
+    for (int k = 0; k < 16; k++) sum += sums[k];
+    for (int64_t j = 0; j < cols; j++) b[j] /= sum;
+  }
+}
+// NUMBER
+""")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.softmax(x, y, x.shape[0], x.shape[1])
+        return y
+'''
+SLOWED = """
+
+import time as _time
+
+_Reference = Model
+
+
+class Model(_Reference):
+    def forward(self, *inputs):
+        started = _time.perf_counter_ns()
+        result = super().forward(*inputs)
+        end = started + int(FACTOR * (_time.perf_counter_ns() - started))
+        while _time.perf_counter_ns() < end:
+            pass
+        return result
+"""
+COVERED = ("level1/layer_norm", "level1/batched_matmul", "level2/gemm_bias_gelu", "level3/mlp_block")
+FACTORS = (1.0, 1.05, 1.25)
+SEARCH_PAIRS = 31
+
+
+def small_problem() -> Problem:
+    """A softmax of 64 rows of 512."""
+    return parse_problem(SMALL, id="benchmark/level1/softmax", suite="benchmark", level=1, name="softmax")
+
+
+def kernel(problem: Problem, number: int) -> Candidate:
+    """A right kernel; each ``number`` is another source, so that it has to be built."""
+    return Candidate(problem_id=problem.id, source=KERNEL.replace("NUMBER", str(number)), backend="cpp")
+
+
+def control(problem: Problem) -> Candidate:
+    """The reference under a candidate's name."""
+    return Candidate(problem_id=problem.id, source=f"{problem.source}\n\nModelNew = Model\n", backend="cpp")
+
+
+def slowed(problem: Problem, factor: float) -> Problem:
+    """The problem with a reference that takes ``factor`` times as long."""
+    if factor == 1.0:
+        return problem
+    source = problem.source + SLOWED.replace("FACTOR", str(factor))
+    return parse_problem(source, id=problem.id, suite=problem.suite, level=problem.level, name=problem.name)
+
+
+def passed(evaluation: Evaluation) -> Evaluation:
+    """The evaluation, or the end of this program where it did not pass."""
+    if not evaluation.verdict.passed:
+        raise SystemExit(f"{evaluation.verdict.problem}: {evaluation.verdict.status} {evaluation.verdict.reason}")
+    return evaluation
+
+
+@contextmanager
+def opened(problem: Problem, settings: Settings) -> Iterator[ProblemSession]:
+    """A session with a referee of its own."""
+    with Referee(settings) as referee, referee.open(problem, baselines=("eager",)) as session:
+        yield session
+
+
+# ----------------------------------------------------------------------------------------------------------- speed
+
+
+def speed(verdicts: int, cold_verdicts: int, confirmations: int) -> dict[str, Any]:
+    """Seconds of warm and cold verdicts and of confirmations."""
+    problem = small_problem()
+    settings = Settings.load(flags={"looks": (SEARCH_PAIRS,), "confirm_max_pairs": 5})
+    stages: dict[str, list[float]] = defaultdict(list)
+    seconds, run = [], os.getpid() * 1000
+    with opened(problem, settings) as session:
+        passed(session.judge(kernel(problem, run)))
+        for number in range(1, verdicts + 1):
+            started = time.monotonic()
+            verdict = passed(session.judge(kernel(problem, run + number))).verdict
+            seconds.append(time.monotonic() - started)
+            for stage, spent in verdict.seconds.items():
+                stages[stage].append(spent)
+        confirmed = []
+        for _ in range(confirmations):
+            evaluation = passed(session.judge(kernel(problem, run), confirm=True))
+            confirmed.append(evaluation.verdict.seconds["confirm"])
+    warm = {"median_s": median(seconds), "verdicts_per_minute": 60 / (sum(seconds) / len(seconds))}
+    return {
+        "warm": warm | {"verdicts": verdicts, "stages_s": {name: median(spent) for name, spent in stages.items()}},
+        "cold": cold(problem, settings, cold_verdicts),
+        "confirmation": {"median_s": median(confirmed), "process_pairs": 5, "confirmations": confirmations},
+    }
+
+
+def cold(problem: Problem, settings: Settings, verdicts: int) -> dict[str, Any]:
+    """The same verdict where every worker is a fresh interpreter and nothing is kept from one verdict to the next."""
+    seconds = []
+    for number in range(verdicts):
+        with tempfile.TemporaryDirectory() as cache:
+            started = time.monotonic()
+            with Referee(settings.with_values(cache_dir=cache)) as referee:
+                referee.warm = False
+                with referee.open(problem, baselines=("eager",)) as session:
+                    passed(session.judge(kernel(problem, number)))
+            seconds.append(time.monotonic() - started)
+    return {"median_s": median(seconds), "verdicts": verdicts, "verdicts_per_minute": 60 * len(seconds) / sum(seconds)}
+
+
+# ---------------------------------------------------------------------------------------------------------- memory
+
+
+def memory(verdicts: int) -> dict[str, Any]:
+    """Memory of this process over short verdicts, in MB: resident, and open descriptors."""
+    problem = small_problem()
+    settings = Settings.load(flags={"looks": (4,), "window_ms": 0.2, "check_trials": 1})
+    points, run = [], os.getpid() * 1000
+    with opened(problem, settings) as session:
+        for number in range(verdicts):
+            passed(session.judge(kernel(problem, run + number % 10)))
+            if number % max(verdicts // 40, 1) == 0 or number == verdicts - 1:
+                points.append({"verdicts": number + 1, "rss_mb": resident_mb(), "descriptors": descriptors()})
+    settled = points[len(points) // 4 :]
+    growth = settled[-1]["rss_mb"] - settled[0]["rss_mb"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"verdicts": verdicts, "growth_mb_after_a_quarter": growth, "peak_rss_mb": peak, "points": points}
+
+
+def resident_mb() -> float:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def descriptors() -> int:
+    """Open descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+# ---------------------------------------------------------------------------------------------------------- claims
+
+
+def claims(trials: int) -> dict[str, Any]:
+    """How often a search calls identical code faster; the reference's process is fresh every third trial."""
+    faster, covered, estimates = 0, 0, []
+    for name in COVERED:
+        problem = find_problem(name)
+        with opened(problem, Settings.load()) as session:
+            for trial in range(trials // len(COVERED)):
+                if trial % 3 == 0:
+                    session.restart_twins()
+                found = passed(session.judge(control(problem), control=True)).verdict.speedup("eager")
+                assert found is not None
+                faster += found.faster
+                covered += found.low <= 1.0 <= found.high
+                estimates.append(found.median)
+    count = len(estimates)
+    return {"trials": count, "false_claims": faster, "rate": faster / count, "interval_covers": covered / count}
+
+
+# -------------------------------------------------------------------------------------------------------- coverage
+
+
+def coverage(trials: int) -> dict[str, Any]:
+    """How often the confirmation's interval covers the known ratio, over problems and factors."""
+    rows: list[dict[str, Any]] = []
+    voided = 0
+    kinds = [(name, factor) for name in COVERED for factor in FACTORS]
+    for name, factor in kinds:
+        problem = find_problem(name)
+        candidate = control(problem)
+        with opened(slowed(problem, factor), Settings.load(flags={"looks": (4,)})) as session:
+            for _ in range(-(-trials // len(kinds))):
+                started = time.monotonic()
+                try:
+                    verdict = passed(session.judge(candidate, control=True, confirm=True)).verdict
+                except MachineError:
+                    voided += 1
+                    continue
+                found = verdict.speedup("eager")
+                assert found is not None and verdict.timing is not None
+                rows.append(
+                    {
+                        "problem": problem.id,
+                        "factor": factor,
+                        "low": found.low,
+                        "median": found.median,
+                        "high": found.high,
+                        "covers": found.low <= factor <= found.high,
+                        "faster": found.faster,
+                        "process_pairs": verdict.timing.processes,
+                        "seconds": time.monotonic() - started,
+                    }
+                )
+        of_this = [row for row in rows if row["problem"] == problem.id and row["factor"] == factor]
+        share = sum(row["covers"] for row in of_this) / max(len(of_this), 1)
+        print(f"{problem.id} x{factor}: covers {share:.1%} of {len(of_this)}", file=sys.stderr, flush=True)
+    equal = [row for row in rows if row["factor"] == 1.0]
+    return {
+        "trials": len(rows),
+        "void": voided,
+        "covers": sum(row["covers"] for row in rows) / len(rows),
+        "covers_by_factor": {
+            str(factor): sum(r["covers"] for r in rows if r["factor"] == factor)
+            / max(sum(r["factor"] == factor for r in rows), 1)
+            for factor in FACTORS
+        },
+        "false_claims": sum(row["faster"] for row in equal),
+        "mean_process_pairs": sum(row["process_pairs"] for row in rows) / len(rows),
+        "median_s": median(row["seconds"] for row in rows),
+        "rows": rows,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ main
+
+
+def broken(results: dict[str, Any]) -> list[str]:
+    """The bounds that the results break."""
+    found = []
+    if "speed" in results:
+        part = results["speed"]
+        ratio = part["warm"]["verdicts_per_minute"] / part["cold"]["verdicts_per_minute"]
+        part["warm_over_cold"] = ratio
+        found += ["a warm verdict takes more than 1.5 s"] * (part["warm"]["median_s"] > 1.5)
+        found += ["warm verdicts are less than 5 times as many as cold ones"] * (ratio < 5)
+        found += ["a confirmation takes more than 6 s"] * (part["confirmation"]["median_s"] > 6)
+    if "memory" in results:
+        found += ["memory grows"] * (results["memory"]["growth_mb_after_a_quarter"] > 16)
+    if "claims" in results:
+        found += ["more than 5% false claims"] * (results["claims"]["rate"] > 0.05)
+    if "coverage" in results:
+        found += ["coverage outside of 92-98%"] * (not 0.92 <= results["coverage"]["covers"] <= 0.98)
+    return found
+
+
+def main() -> int:
+    """Run, print, record; exit 1 where a bound is broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for part in ("speed", "memory", "claims", "coverage"):
+        parser.add_argument(f"--{part}", action="store_true")
+    parser.add_argument("--verdicts", type=int, default=30, help="warm verdicts of --speed")
+    parser.add_argument("--cold-verdicts", type=int, default=5)
+    parser.add_argument("--confirmations", type=int, default=5)
+    parser.add_argument("--memory-verdicts", type=int, default=2000)
+    parser.add_argument("--claim-trials", type=int, default=120)
+    parser.add_argument("--coverage-trials", type=int, default=300)
+    parser.add_argument("--output", type=Path, help="where the JSON record goes; parts that were not run are kept")
+    options = parser.parse_args()
+    parts = {
+        "speed": lambda: speed(options.verdicts, options.cold_verdicts, options.confirmations),
+        "memory": lambda: memory(options.memory_verdicts),
+        "claims": lambda: claims(options.claim_trials),
+        "coverage": lambda: coverage(options.coverage_trials),
+    }
+    chosen = [name for name in parts if getattr(options, name)] or list(parts)
+    results = {}
+    for name in chosen:
+        results[name] = parts[name]()
+        shown = {key: value for key, value in results[name].items() if key not in ("rows", "points")}
+        print(json.dumps({name: shown}, indent=2), flush=True)
+    failures = broken(results)
+    if options.output:
+        record = json.loads(options.output.read_text()) if options.output.exists() else {}
+        record |= {"environment": environment(1).model_dump(), **results}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(record, indent=1) + "\n")
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
