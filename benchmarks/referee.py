@@ -2,8 +2,8 @@
 
 Parts, each a flag; without any, all of them:
 
-- ``--speed``: verdicts (screen, build, check, ghost, time with 31 pairs) on a small problem, warm, with the share of each
-  stage; the same with a fresh process for everything (no zygote, no live twins, no cached products); a confirmation.
+- ``--speed``: verdicts (screen, build, check, ghost, time with 31 pairs) on a small problem, warm, by stage; the same
+  with a fresh process for everything (no zygote, no live twins, no cached products); a confirmation.
 - ``--memory``: resident and shared memory of the referee over many short verdicts.
 - ``--claims``: how often the search calls identical code faster.
 - ``--coverage``: how often the confirmation's 95% interval covers a ratio that is known: the reference against itself,
@@ -263,7 +263,8 @@ def coverage(trials: int) -> dict[str, Any]:
                     voided += 1
                     continue
                 found = verdict.speedup("eager")
-                assert found is not None and verdict.timing is not None
+                assert found is not None
+                assert verdict.timing is not None
                 rows.append(
                     {
                         "problem": problem.id,
