@@ -120,6 +120,9 @@ def decode(
     if strides is not None and (len(strides) != len(shape) or any(stride < 0 for stride in strides)):
         raise DecodeError("strides must be non-negative and as many as dimensions")
     steps = None if strides is None else tuple(stride * item.itemsize for stride in strides)
+    span = 0 if 0 in shape else 1 + sum((n - 1) * k for n, k in zip(shape, strides or _dense(shape), strict=True))
+    if span * item.itemsize > memoryview(buffer).nbytes:  # numpy itself takes an empty buffer for unlimited memory
+        raise DecodeError("a tensor's shape and strides do not fit its buffer")
     try:
         view = np.ndarray(tuple(shape), item, memoryview(buffer).cast("B"), 0, steps)
     except (ValueError, TypeError, OverflowError) as error:
@@ -127,6 +130,14 @@ def decode(
     if dtype == "bfloat16":
         return (np.ascontiguousarray(view).astype(np.uint32) << 16).view(np.float32).reshape(view.shape)
     return np.array(view, order="C", copy=True)
+
+
+def _dense(shape: Sequence[int]) -> list[int]:
+    """Strides, in elements, of a contiguous tensor."""
+    steps = [1]
+    for size in reversed(shape[1:]):
+        steps.append(steps[-1] * size)
+    return steps[::-1][: len(shape)]
 
 
 def tolerance(longest_reduction: int, tolerance_scale: float = 1.0, *, distribution_is_normal: bool = True) -> float:

@@ -24,6 +24,7 @@ from kernelwright.sandbox import Limits, Sandbox, product_memfd
 MAX_PRODUCT_BYTES = 32 << 20
 _CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
 _LOG_BYTES = 16_000
+_BUILD_TRIES = 3  # where the compiler is killed and no limit of ours did it
 
 
 class BuildOutcome(NamedTuple):
@@ -90,7 +91,10 @@ class BuildService:
         limits = Limits(
             wall_s=self._timeout_s, output_bytes=MAX_PRODUCT_BYTES, memory_bytes=self._memory_bytes, allow_exec=True
         )
-        done = self._sandbox.run(["/bin/sh", "-c", script], files={"kernel.cpp": source.encode()}, limits=limits)
+        for _ in range(_BUILD_TRIES):
+            done = self._sandbox.run(["/bin/sh", "-c", script], files={"kernel.cpp": source.encode()}, limits=limits)
+            if not (done.reason == "signal" or b"Killed signal" in done.stderr):
+                break
         seconds = time.monotonic() - started
         log = done.stderr[:_LOG_BYTES].decode(errors="replace")
         if done.returncode == 127 and "not found" in log:

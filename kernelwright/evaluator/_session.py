@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
-from kernelwright.evaluator._evidence import Evidence, GhostBuilds, Trace, is_restless, sample_share
+from kernelwright.evaluator._evidence import Evidence, GhostBuilds, Trace, sample_share
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
@@ -401,7 +402,7 @@ class ProblemSession:
         timed = candidate.backend == "cpp"
         try:
             trace = self._trace(side, check_set, timed=timed)
-            share, restless = self._sample(side, check_set) if timed else (None, False)
+            share = self._sample(side, check_set) if timed else None
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
         ghost, why = self._replay(candidate, check_set)
@@ -409,7 +410,6 @@ class ProblemSession:
             share=share,
             ghost=ghost,
             ghost_reason=why,
-            restless=restless,
             torch_flops=trace.flops,
             reference_flops=check_set.flops,
             operators=trace.operators,
@@ -434,14 +434,13 @@ class ProblemSession:
             side.leave(timeout_s=timeout_s)
         return Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
 
-    def _sample(self, side: Side, check_set: truth.CheckSet) -> tuple[Share | None, bool]:
-        """The share of own kernels in the time of calls, and whether they run while nothing is asked."""
+    def _sample(self, side: Side, check_set: truth.CheckSet) -> Share | None:
+        """The share of own kernels in the time of calls."""
         timeout_s = self._settings.call_timeout_s
         pool, plan = self._clockwork.rehearse(side, check_set, 0)
         share = sample_share(self._referee.share_sampler, side, pool, plan, call_timeout_s=timeout_s)
-        restless = is_restless(self._referee.share_sampler, side)
         side.leave(timeout_s=timeout_s)
-        return share, restless
+        return share
 
     def _replay(
         self, candidate: Candidate, check_set: truth.CheckSet
@@ -459,7 +458,12 @@ class ProblemSession:
             pool, plan = self._clockwork.untimed(ghost, check_set, 0, _UNTIMED_CALLS)
             trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
             found = self._checker(ghost, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
-        except (WorkerFailed, _Refused):
+        except WorkerFailed as failed:
+            exit_ = failed.failure.exit
+            if exit_ is not None and exit_.reason == "signal" and exit_.signal == signal.SIGKILL:
+                return "unknown", "its worker was killed"
+            return "needed", ""
+        except _Refused:
             return "needed", ""
         finally:
             ghost.end()
@@ -682,6 +686,8 @@ def status_of(failure: Failure) -> tuple[Status, str]:
     """The status that a failure of a candidate's worker is."""
     if failure.kind == "timeout":
         return Status.TIMEOUT, failure.message
+    if failure.kind == "fault" and failure.phase == "door":
+        return Status.REWARD_HACK, failure.message
     if failure.kind == "fault" and failure.phase == "shape":
         return Status.INCORRECT_SHAPE, failure.message
     if failure.kind == "fault" and failure.message.startswith("NotCheckable"):

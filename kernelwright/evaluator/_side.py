@@ -15,6 +15,7 @@ from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._client import Client, Failure, WorkerFailed
 from kernelwright.evaluator._clock import Door, Window
 from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._rest import Watch
 from kernelwright.evaluator._truth import Variant
 from kernelwright.sandbox import SharedMemory
 
@@ -31,10 +32,13 @@ class Side:
         frozen: whether it is stopped at the moment.
     """
 
-    def __init__(self, name: str, client: Client, door: Door) -> None:
+    def __init__(self, name: str, client: Client, door: Door, *, watched: bool = False) -> None:
+        """``watched``: after each window, see whether it rests at the door (where it does not yield the core there)."""
         self.name = name
         self.client = client
         self.frozen = False
+        rests = watched and not door.yielding
+        self._watch = Watch(client.worker.pid, client) if rests else None
         self.door = door
         self._pool: Pool | None = None
         self._written: SharedMemory | None = None
@@ -124,7 +128,7 @@ class Side:
             slots: (calls,) slots to reveal. reads: positions in ``slots`` after which the outputs are read.
 
         Raises:
-            WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
+            WorkerFailed: the worker died, raised, hung, claimed an output that is not there, or does not rest.
         """
         assert self._pool is not None
         if self._written is not None:
@@ -132,9 +136,12 @@ class Side:
         self.thaw()
         try:
             capacity = self._pool.variant.capacity()
-            return self.door.window(self.client, slots, reads, capacity, call_timeout_s=call_timeout_s)
+            window = self.door.window(self.client, slots, reads, capacity, call_timeout_s=call_timeout_s)
         finally:
             self.freeze()
+        if self._watch is not None and (complaint := self._watch.complaint()):
+            raise WorkerFailed(Failure("fault", "door", complaint), self.name)
+        return window
 
     def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
         """Have the weights rewritten, off the clock, so do it before the slots are filled; frozen again afterwards.

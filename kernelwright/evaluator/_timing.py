@@ -34,9 +34,9 @@ _LONG_WINDOW_MS = 20.0
 _SLOTS_PER_CALL = 4
 _STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
 _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
-_SLOW_READ = 4.0  # times as long as the twin's outputs of the same size take to be read
-_SLOW_READ_NS = 30_000.0
-_LEAST_READ_TIMES = 12
+_SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
+_SLOW_READ_NS = 5_000.0
+_LEAST_READ_TIMES = 24
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 
 

@@ -119,4 +119,4 @@ class Workers:
         except BaseException:
             door.close()
             raise
-        return Side(name, client, door)
+        return Side(name, client, door, watched=name == "candidate")

@@ -1,0 +1,93 @@
+"""Where a frozen worker stands: at the door, or in code of its own.
+
+A worker that is done with its calls waits in the door's library, where acknowledging and waiting are one function.
+While it is frozen the kernel shows where each of its tasks was stopped (``/proc/<pid>/task/<tid>/syscall``, see
+proc_pid_syscall(5)); the worker cannot notice that anybody looked. One that stands elsewhere speaks the door's protocol
+itself, works ahead, or has left threads behind.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+_MAPPING = re.compile(
+    r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..x. \S+ "
+    r"(?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) (?P<inode>\d+) *(?P<name>.*)"
+)
+_KERNEL_CODE = ("[vdso]", "[vsyscall]")
+
+_FULL_LOOKS = 0.25  # share of looks that read the memory map again, though nothing seems to have changed
+
+FileId = tuple[int, int]  # (st_dev, st_ino)
+
+
+class _Place(NamedTuple):
+    start: int
+    end: int
+    file: FileId
+    name: str
+
+
+class Files(Protocol):
+    """What a worker was handed: the door's library, and products to run."""
+
+    door_files: frozenset[FileId]
+    products: set[FileId]
+
+
+class Watch:
+    """Looks at one worker."""
+
+    def __init__(self, pid: int, files: Files) -> None:
+        self._pid = pid
+        self._files = files
+        self._rng = random.SystemRandom()
+        self._known: tuple[_Place, ...] = ()  # of the door, as last read
+
+    def complaint(self) -> str:
+        """Why a frozen worker is not at rest; empty where it is, or where the kernel does not tell."""
+        try:
+            counters = {task: _counter(self._pid, task) for task in os.listdir(f"/proc/{self._pid}/task")}
+            if len(counters) == 1 and self._is_known(counters.get(str(self._pid))):
+                return ""
+            places = self._places()
+        except OSError:
+            return ""
+        self._known = tuple(place for place in places if place.file in self._files.door_files)
+        for task, counter in counters.items():
+            if counter is None:
+                continue
+            place = next((p for p in places if p.start <= counter < p.end), None)
+            if int(task) == self._pid and (place is None or place.file not in self._files.door_files):
+                return "the candidate waits for its next call in code of its own, not at the door"
+            if place is not None and (place.file in self._files.products or not place.name):
+                return "the candidate's own code runs while no call is in flight"
+        return ""
+
+    def _is_known(self, counter: int | None) -> bool:
+        """Whether a look at the memory map can be spared: mostly, where it was at the door by the last one."""
+        at_door = counter is None or any(place.start <= counter < place.end for place in self._known)
+        return at_door and self._rng.random() > _FULL_LOOKS
+
+    def _places(self) -> list[_Place]:
+        found = []
+        for line in Path(f"/proc/{self._pid}/maps").read_text().splitlines():
+            mapping = _MAPPING.match(line)
+            if mapping is not None and mapping["name"] not in _KERNEL_CODE:
+                device = os.makedev(int(mapping["major"], 16), int(mapping["minor"], 16))
+                file = device, int(mapping["inode"])
+                found.append(_Place(int(mapping["start"], 16), int(mapping["end"], 16), file, mapping["name"]))
+        return found
+
+
+def _counter(pid: int, task: str) -> int | None:
+    """The program counter of a stopped task; None where it is inside a system call, runs, or is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/task/{task}/syscall").read_text().split()
+    except OSError:
+        return None
+    return int(fields[2], 16) if len(fields) == 3 and fields[0] == "-1" else None
