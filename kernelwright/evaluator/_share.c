@@ -1,0 +1,273 @@
+/* Where a running process spends its time: samples of its instruction pointers, taken from outside by ptrace.
+ *
+ * All calls for one sampler come from one thread: the kernel ties a traced task to the thread that traces it. When that
+ * thread ends, the kernel lets go of every task, stopped, frozen or running, so nothing here detaches. The traced
+ * process is hostile and may end, be frozen or be stopped at any moment; nothing here waits without a limit.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_TASKS 256
+#define STACK_BYTES 4096
+#define PAGE_BYTES 4096 /* reads are cut at multiples of this: a page that is not there ends a read */
+#define REGISTERS 33    /* in DWARF's numbering, the instruction pointer after the others */
+#define PATIENCE_NS 2000000 /* how long one look waits for the tasks that it has interrupted */
+#define MIN_SLEEP_NS 20000
+
+typedef struct {
+  int tid;
+  int stat;        /* descriptor of its /proc/.../stat, which cannot come to mean another task */
+  int interrupted; /* the stop that was asked for has not come yet */
+} Task;
+
+typedef struct {
+  int pid;
+  int count;
+  int gone; /* the process has ended */
+  uint64_t random;
+  clockid_t clock; /* processor time of the process */
+  int64_t mean_ns;
+  int64_t due_ns; /* by that clock, when to look next */
+  int64_t taken; /* samples so far, those that others have replaced included */
+  Task tasks[MAX_TASKS];
+} Sampler;
+
+typedef struct {
+  uint64_t words; /* of the stack that could be read */
+  uint64_t registers[REGISTERS];
+  uint64_t stack[STACK_BYTES / 8]; /* from the stack pointer upwards */
+} Sample;
+
+static int64_t now_ns(clockid_t clock) {
+  struct timespec t = {0, 0};
+  clock_gettime(clock, &t);
+  return (int64_t)t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* SplitMix64. */
+static uint64_t next_random(Sampler *s) {
+  uint64_t z = (s->random += 0x9E3779B97F4A7C15ULL);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ tasks */
+
+/* Start to trace a task; returns 0 or an error number. */
+static int admit(Sampler *s, int tid) {
+  char path[64];
+  if (s->count == MAX_TASKS) return ENOSPC;
+  snprintf(path, sizeof path, "/proc/%d/task/%d/stat", s->pid, tid);
+  int stat = open(path, O_RDONLY | O_CLOEXEC);
+  if (stat < 0) return errno == ENOENT ? ESRCH : errno;
+  if (ptrace(PTRACE_SEIZE, tid, NULL, NULL)) {
+    int error = errno;
+    close(stat);
+    return error;
+  }
+  s->tasks[s->count++] = (Task){tid, stat, 0};
+  return 0;
+}
+
+static void forget(Sampler *s, int index) {
+  close(s->tasks[index].stat);
+  s->tasks[index] = s->tasks[--s->count];
+}
+
+/* Trace the tasks that have come since the last look. One that is ending cannot be traced and is left out. */
+static void admit_new(Sampler *s) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%d/task", s->pid);
+  DIR *directory = opendir(path);
+  if (!directory) return;
+  struct dirent *entry;
+  while ((entry = readdir(directory))) {
+    int tid = atoi(entry->d_name), known = tid <= 0;
+    for (int i = 0; i < s->count && !known; i++) known = s->tasks[i].tid == tid;
+    if (!known) admit(s, tid);
+  }
+  closedir(directory);
+}
+
+/* State letter of a task as /proc shows it (X: gone); stores the number of its process's threads. */
+static char state_of(const Task *task, int *threads) {
+  char text[512], state = 'X';
+  ssize_t size = pread(task->stat, text, sizeof text - 1, 0);
+  if (size <= 0) return 'X';
+  text[size] = 0;
+  const char *after = strrchr(text, ')'); /* the name before it is the task's own choice */
+  const char *fields = " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d"; /* 3 and 20 */
+  if (after) sscanf(after + 1, fields, &state, threads);
+  return state;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- samples */
+
+#if defined(__x86_64__)
+static uint64_t arrange(const struct user_regs_struct *r, uint64_t *to) {
+  const uint64_t order[] = {r->rax, r->rdx, r->rcx, r->rbx, r->rsi, r->rdi, r->rbp, r->rsp, r->r8,
+                            r->r9,  r->r10, r->r11, r->r12, r->r13, r->r14, r->r15, r->rip};
+  memcpy(to, order, sizeof order);
+  return r->rsp;
+}
+#elif defined(__aarch64__)
+static uint64_t arrange(const struct user_regs_struct *r, uint64_t *to) {
+  memcpy(to, r->regs, sizeof r->regs);
+  to[31] = r->sp;
+  to[32] = r->pc;
+  return r->sp;
+}
+#else
+#error "no register layout for this architecture"
+#endif
+
+/* Copies up to STACK_BYTES from `sp` upwards; returns how many words there were. */
+static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
+  uint64_t first = PAGE_BYTES - sp % PAGE_BYTES;
+  if (first > STACK_BYTES) first = STACK_BYTES;
+  struct iovec local = {to, STACK_BYTES};
+  struct iovec remote[2] = {{(void *)sp, first}, {(void *)(sp + first), STACK_BYTES - first}};
+  ssize_t got = process_vm_readv(pid, &local, 1, remote, 2, 0);
+  return got > 0 ? (uint64_t)got / 8 : 0;
+}
+
+/* Take a sample of a stopped task. Once `capacity` is full, each new one replaces an old one with the probability that
+ * leaves every sample of the run the same chance to stay. */
+static void take(Sampler *s, int tid, Sample *samples, int64_t capacity) {
+  struct user_regs_struct registers;
+  struct iovec into = {&registers, sizeof registers};
+  if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return;
+  int64_t at = s->taken++;
+  if (at >= capacity) at = (int64_t)(next_random(s) % (uint64_t)s->taken);
+  if (at >= capacity) return;
+  uint64_t sp = arrange(&registers, samples[at].registers);
+  samples[at].words = read_stack(s->pid, sp, samples[at].stack);
+}
+
+/* See whether a task has stopped or ended, and let it go on. */
+static void collect(Sampler *s, int index, Sample *samples, int64_t capacity) {
+  Task *task = &s->tasks[index];
+  siginfo_t seen = {0};
+  if (waitid(P_PID, (id_t)task->tid, &seen, WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL | __WNOTHREAD)) {
+    s->gone |= task->tid == s->pid;
+    forget(s, index);
+    return;
+  }
+  if (seen.si_pid == 0) return;
+  int ended = seen.si_code == CLD_EXITED || seen.si_code == CLD_KILLED || seen.si_code == CLD_DUMPED;
+  if (ended && task->tid == s->pid) { /* its exit status is its parent's to take, which may be this very process */
+    s->gone = 1;
+    return;
+  }
+  int status;
+  if (waitpid(task->tid, &status, WNOHANG | __WALL | __WNOTHREAD) != task->tid) return;
+  if (!WIFSTOPPED(status)) {
+    forget(s, index);
+    return;
+  }
+  int signal = WSTOPSIG(status);
+  if (status >> 16 != PTRACE_EVENT_STOP) { /* a signal on its way to the task */
+    ptrace(PTRACE_CONT, task->tid, NULL, (void *)(intptr_t)signal);
+    return;
+  }
+  if (signal == SIGTRAP) {
+    if (task->interrupted) take(s, task->tid, samples, capacity);
+    ptrace(PTRACE_CONT, task->tid, NULL, NULL);
+  } else { /* its whole process was stopped, and stays so until somebody continues it */
+    ptrace(PTRACE_LISTEN, task->tid, NULL, NULL);
+  }
+  task->interrupted = 0;
+}
+
+/* One round over all tasks; returns how many have been interrupted and have not stopped yet. */
+static int collect_all(Sampler *s, Sample *samples, int64_t capacity) {
+  int waiting = 0;
+  for (int i = s->count - 1; i >= 0; i--) collect(s, i, samples, capacity);
+  for (int i = 0; i < s->count; i++) waiting += s->tasks[i].interrupted;
+  return waiting;
+}
+
+/* One look at every task that runs. What sleeps, is stopped or is frozen takes no time, and is not disturbed. */
+static void look(Sampler *s, Sample *samples, int64_t capacity) {
+  int threads = 0;
+  for (int i = 0; i < s->count; i++) {
+    Task *task = &s->tasks[i];
+    if (state_of(task, &threads) == 'R' && !task->interrupted)
+      task->interrupted = ptrace(PTRACE_INTERRUPT, task->tid, NULL, NULL) == 0;
+  }
+  int64_t deadline = now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+  while (!s->gone && collect_all(s, samples, capacity) && now_ns(CLOCK_MONOTONIC) < deadline) sched_yield();
+  if (!s->gone && threads != s->count) admit_new(s);
+}
+
+/* Sleep for about as long as the process needs until its next sample is due. */
+static void doze(const Sampler *s, int64_t used_ns) {
+  int64_t left = s->due_ns - used_ns;
+  if (left < MIN_SLEEP_NS) left = MIN_SLEEP_NS;
+  struct timespec t = {left / 1000000000LL, left % 1000000000LL};
+  nanosleep(&t, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------------- interface */
+
+/* Start to sample a process; NULL with an error number in `error` where it cannot be traced. */
+Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int *error) {
+  Sampler *s = calloc(1, sizeof *s);
+  if (!s) {
+    *error = ENOMEM;
+    return NULL;
+  }
+  s->pid = pid;
+  s->random = seed;
+  s->mean_ns = mean_ns > 0 ? mean_ns : 1;
+  *error = clock_getcpuclockid(pid, &s->clock);
+  if (!*error) *error = admit(s, pid);
+  if (*error) {
+    free(s);
+    return NULL;
+  }
+  admit_new(s);
+  s->due_ns = now_ns(s->clock) + s->mean_ns / 2;
+  return s;
+}
+
+/* Go on for `rounds` short sleeps, unless `stop` is set before; returns 1 where the process has ended. Samples are
+ * spaced by the process's own processor time: on a busy machine it would otherwise be seen again and again where it had
+ * to give way to others, and would get no further for being stopped. */
+int kw_share_run(Sampler *s, const int *stop, int64_t rounds, Sample *samples, int64_t capacity) {
+  for (int64_t i = 0; i < rounds && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
+    doze(s, now_ns(s->clock));
+    collect_all(s, samples, capacity);
+    int64_t used_ns = now_ns(s->clock);
+    if (s->gone || used_ns < s->due_ns) continue;
+    look(s, samples, capacity);
+    s->due_ns = used_ns + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
+  }
+  return s->gone;
+}
+
+/* Samples taken so far; only the first `capacity` places hold one. */
+int64_t kw_share_taken(const Sampler *s) { return s->taken; }
+
+/* Free the sampler. Its tasks stay traced until the calling thread ends. */
+void kw_share_close(Sampler *s) {
+  while (s->count) forget(s, s->count - 1);
+  free(s);
+}
