@@ -11,6 +11,7 @@ parser any time and memory.
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import subprocess
@@ -138,7 +139,7 @@ def stub_functions(product: bytes, source: str, *, defines: Mapping[str, str] | 
         return GhostProduct(None, (), (), f"the product cannot be patched: {error}")
     if any(symbol.name.startswith("PyInit_") for symbol in symbols):
         return GhostProduct(None, (), (), "a Python extension cannot be stubbed: its functions return objects")
-    returns = _declared_returns(source, defines or {})
+    returns = _declared_returns(source, tuple(sorted((defines or {}).items())))
     if returns is None:
         names = tuple(sorted({symbol.name for symbol in symbols}))
         return GhostProduct(None, (), names, "the source's declarations could not be read within limits")
@@ -207,13 +208,14 @@ def _explain(kept: list[str], some: bool) -> str:
     return f"{'not' if some else 'nothing was'} stubbed: {', '.join(kept[:_REASON_NAMES])}"[:_REASON_CHARS] + more
 
 
-def _declared_returns(source: str, defines: Mapping[str, str]) -> dict[str, str | None] | None:
+@functools.lru_cache(maxsize=16)
+def _declared_returns(source: str, defines: tuple[tuple[str, str], ...]) -> Mapping[str, str | None] | None:
     """What each ``extern "C"`` function returns; None for the whole where the source exhausts the parser."""
     program = [sys.executable, "-I", "-S", "-c", _PARSE_PROGRAM, str(Path(kernelwright.__file__).parent.parent)]
     text = json.dumps([source, dict(defines)]).encode()
     try:
         done = subprocess.run(program, input=text, capture_output=True, timeout=_PARSE_TIMEOUT_S, check=True, env={})
-        returns: dict[str, str | None] = json.loads(done.stdout)
+        returns: Mapping[str, str | None] = json.loads(done.stdout)
     except (subprocess.SubprocessError, ValueError):
         return None
     return returns

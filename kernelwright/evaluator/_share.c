@@ -25,9 +25,10 @@
 
 #define MAX_TASKS 256
 #define STACK_BYTES 4096
-#define PAGE_BYTES 4096             /* reads are cut at multiples of this: a page that is not there ends a read */
-#define WORDS (STACK_BYTES / 8 + 1) /* the stack, and before it the link register where there is one */
-#define PATIENCE_NS 2000000         /* how long one tick waits for the tasks that it has interrupted */
+#define PAGE_BYTES 4096 /* reads are cut at multiples of this: a page that is not there ends a read */
+#define REGISTERS 33    /* in DWARF's numbering, the instruction pointer after the others */
+#define PATIENCE_NS 2000000 /* how long one look waits for the tasks that it has interrupted */
+#define MIN_SLEEP_NS 20000
 
 typedef struct {
   int tid;
@@ -40,20 +41,22 @@ typedef struct {
   int count;
   int gone; /* the process has ended */
   uint64_t random;
+  clockid_t clock; /* processor time of the process */
   int64_t mean_ns;
+  int64_t due_ns; /* by that clock, when to look next */
   int64_t taken; /* samples so far, those that others have replaced included */
   Task tasks[MAX_TASKS];
 } Sampler;
 
 typedef struct {
-  uint64_t ip;
-  uint64_t words;
-  uint64_t word[WORDS];
+  uint64_t words; /* of the stack that could be read */
+  uint64_t registers[REGISTERS];
+  uint64_t stack[STACK_BYTES / 8]; /* from the stack pointer upwards */
 } Sample;
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+static int64_t now_ns(clockid_t clock) {
+  struct timespec t = {0, 0};
+  clock_gettime(clock, &t);
   return (int64_t)t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
@@ -117,24 +120,26 @@ static char state_of(const Task *task, int *threads) {
 
 /* ---------------------------------------------------------------------------------------------------------- samples */
 
-/* Instruction pointer, stack pointer, and the return address of a leaf function where a register holds it (else 0). */
-static int read_registers(int tid, uint64_t *ip, uint64_t *sp, uint64_t *link) {
-  struct user_regs_struct registers;
-  struct iovec into = {&registers, sizeof registers};
-  if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return -1;
 #if defined(__x86_64__)
-  *ip = registers.rip, *sp = registers.rsp, *link = 0;
+static uint64_t arrange(const struct user_regs_struct *r, uint64_t *to) {
+  const uint64_t order[] = {r->rax, r->rdx, r->rcx, r->rbx, r->rsi, r->rdi, r->rbp, r->rsp, r->r8,
+                            r->r9,  r->r10, r->r11, r->r12, r->r13, r->r14, r->r15, r->rip};
+  memcpy(to, order, sizeof order);
+  return r->rsp;
+}
 #elif defined(__aarch64__)
-  *ip = registers.pc, *sp = registers.sp, *link = registers.regs[30];
+static uint64_t arrange(const struct user_regs_struct *r, uint64_t *to) {
+  memcpy(to, r->regs, sizeof r->regs);
+  to[31] = r->sp;
+  to[32] = r->pc;
+  return r->sp;
+}
 #else
 #error "no register layout for this architecture"
 #endif
-  return 0;
-}
 
 /* Copies up to STACK_BYTES from `sp` upwards; returns how many words there were. */
 static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
-  sp &= ~(uint64_t)7;
   uint64_t first = PAGE_BYTES - sp % PAGE_BYTES;
   if (first > STACK_BYTES) first = STACK_BYTES;
   struct iovec local = {to, STACK_BYTES};
@@ -146,14 +151,14 @@ static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
 /* Take a sample of a stopped task. Once `capacity` is full, each new one replaces an old one with the probability that
  * leaves every sample of the run the same chance to stay. */
 static void take(Sampler *s, int tid, Sample *samples, int64_t capacity) {
-  uint64_t ip, sp, link;
-  if (read_registers(tid, &ip, &sp, &link)) return;
+  struct user_regs_struct registers;
+  struct iovec into = {&registers, sizeof registers};
+  if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return;
   int64_t at = s->taken++;
   if (at >= capacity) at = (int64_t)(next_random(s) % (uint64_t)s->taken);
   if (at >= capacity) return;
-  samples[at].ip = ip;
-  samples[at].word[0] = link;
-  samples[at].words = 1 + read_stack(s->pid, sp, samples[at].word + 1);
+  uint64_t sp = arrange(&registers, samples[at].registers);
+  samples[at].words = read_stack(s->pid, sp, samples[at].stack);
 }
 
 /* See whether a task has stopped or ended, and let it go on. */
@@ -200,22 +205,23 @@ static int collect_all(Sampler *s, Sample *samples, int64_t capacity) {
 }
 
 /* One look at every task that runs. What sleeps, is stopped or is frozen takes no time, and is not disturbed. */
-static void tick(Sampler *s, Sample *samples, int64_t capacity) {
+static void look(Sampler *s, Sample *samples, int64_t capacity) {
   int threads = 0;
-  collect_all(s, samples, capacity);
   for (int i = 0; i < s->count; i++) {
     Task *task = &s->tasks[i];
     if (state_of(task, &threads) == 'R' && !task->interrupted)
       task->interrupted = ptrace(PTRACE_INTERRUPT, task->tid, NULL, NULL) == 0;
   }
-  int64_t deadline = now_ns() + PATIENCE_NS;
-  while (!s->gone && collect_all(s, samples, capacity) && now_ns() < deadline) sched_yield();
+  int64_t deadline = now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+  while (!s->gone && collect_all(s, samples, capacity) && now_ns(CLOCK_MONOTONIC) < deadline) sched_yield();
   if (!s->gone && threads != s->count) admit_new(s);
 }
 
-static void pause_between(Sampler *s) {
-  int64_t ns = s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
-  struct timespec t = {ns / 1000000000LL, ns % 1000000000LL};
+/* Sleep for about as long as the process needs until its next sample is due. */
+static void doze(const Sampler *s, int64_t used_ns) {
+  int64_t left = s->due_ns - used_ns;
+  if (left < MIN_SLEEP_NS) left = MIN_SLEEP_NS;
+  struct timespec t = {left / 1000000000LL, left % 1000000000LL};
   nanosleep(&t, NULL);
 }
 
@@ -231,20 +237,28 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int *error) {
   s->pid = pid;
   s->random = seed;
   s->mean_ns = mean_ns > 0 ? mean_ns : 1;
-  *error = admit(s, pid);
+  *error = clock_getcpuclockid(pid, &s->clock);
+  if (!*error) *error = admit(s, pid);
   if (*error) {
     free(s);
     return NULL;
   }
   admit_new(s);
+  s->due_ns = now_ns(s->clock) + s->mean_ns / 2;
   return s;
 }
 
-/* Look `ticks` times, at random intervals, unless `stop` is set before; returns 1 where the process has ended. */
-int kw_share_run(Sampler *s, const int *stop, int64_t ticks, Sample *samples, int64_t capacity) {
-  for (int64_t i = 0; i < ticks && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
-    pause_between(s);
-    tick(s, samples, capacity);
+/* Go on for `rounds` short sleeps, unless `stop` is set before; returns 1 where the process has ended. Samples are
+ * spaced by the process's own processor time: on a busy machine it would otherwise be seen again and again where it had
+ * to give way to others, and would get no further for being stopped. */
+int kw_share_run(Sampler *s, const int *stop, int64_t rounds, Sample *samples, int64_t capacity) {
+  for (int64_t i = 0; i < rounds && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
+    doze(s, now_ns(s->clock));
+    collect_all(s, samples, capacity);
+    int64_t used_ns = now_ns(s->clock);
+    if (s->gone || used_ns < s->due_ns) continue;
+    look(s, samples, capacity);
+    s->due_ns = used_ns + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
   }
   return s->gone;
 }

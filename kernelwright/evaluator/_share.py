@@ -4,12 +4,13 @@ While one thread of the referee drives calls through the door, another looks at 
 stops each task that runs (ptrace, see ``_share.c``), reads its instruction pointer and the top of its stack, and lets
 it go on. Afterwards the samples are attributed to what was mapped there.
 
-A sample in a helper (libc, libm, libgomp, ...) is attributed to the first word, from the stack pointer upwards, that
-points into executable memory of anything else. That is the caller in nearly all cases, but it is a guess: a stale
-address in an unused stack slot can be taken for the caller, a caller more than 4 KB up the stack is not found, and a
-contestant may lay out its stack as it likes.
+A sample in a helper (libc, libm, libgomp, ...) belongs to whoever called that: the helper's own call frame information
+says who (``_unwind.py``). Where there is none, the sample goes to the first word, from the stack pointer upwards, that
+points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return addresses of
+calls long past, and a caller more than 4 KB up the stack is not found.
 
-What else a contestant can do: notice that it is sampled (each sample takes tens of microseconds; where it shares the
+What a contestant can do about it: lay out its stack as it likes; write over a library's code in its own memory, which
+still counts as that library; notice that it is sampled (each sample takes tens of microseconds; where it shares the
 referee's pid namespace it also reads the tracer's id in its own status), and behave differently meanwhile.
 """
 
@@ -20,6 +21,7 @@ import ctypes
 import enum
 import hashlib
 import importlib.util
+import itertools
 import os
 import re
 import secrets
@@ -29,7 +31,7 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple
@@ -37,16 +39,21 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from kernelwright.errors import MachineError, MissingToolError, UsageError
+from kernelwright.evaluator._unwind import IP, SP, CallFrames, Frame, UnknownCaller
 
 FileId = tuple[int, int]  # (st_dev, st_ino)
 
 OWN_AT_LEAST: Final = 0.05  # of all samples; with less, own kernels are decoration
-FOREIGN_AT_MOST: Final = 0.10  # of own and foreign samples together; allocation and binding code stay below it
+# Of own and foreign samples together. torch.empty alone takes 3% beside a softmax of 64 x 512, 13% beside a ReLU of
+# 32,768 elements, which takes a few microseconds.
+FOREIGN_AT_MOST: Final = 0.10
 
 _CAPACITY: Final = 4096  # samples kept, about 4 KB each; of more, a random choice: 0.8% standard error at worst
-_WORDS: Final = 513  # see _share.c
-_FIRST_TICKS: Final = 16  # between two readings of the memory map; doubled each time
-_MAX_TICKS: Final = 1024
+_STACK_AT, _ROW_WORDS = 34, 34 + 512  # see Sample in _share.c
+_MAX_FRAMES: Final = 32
+_FIRST_ROUNDS: Final = 16  # of the sampler between two readings of the memory map; doubled each time
+_MAX_ROUNDS: Final = 1024
+_MAX_MAPPINGS: Final = 16_384
 _MAX_INTERVAL_US: Final = 100_000
 _PATIENCE_S: Final = 10.0
 
@@ -56,8 +63,8 @@ class Share(NamedTuple):
 
     Attributes:
         own: in build products that the referee handed out.
-        library: in torch and everything else that is installed beside it, numpy and other BLAS included.
-        python: in the interpreter, its standard library's modules and libffi.
+        library: in torch's operators and everything else that is installed, numpy and other BLAS included.
+        python: in the interpreter, its standard library's modules, libffi, and torch's Python bindings and allocator.
         other: anywhere else: generated code (oneDNN's, for one), files of the contestant's own making.
         samples: how many samples these are fractions of.
     """
@@ -85,31 +92,31 @@ def label(share: Share) -> Literal["kernel", "hybrid", "library"]:
 # --------------------------------------------------------------------------------------------------------- attribution
 
 
-class _Kind(enum.IntEnum):
-    """What executable memory belongs to; DATA is all memory that is not executable."""
+class _Kind(enum.Enum):
+    """Whom executable memory belongs to."""
 
-    DATA = 0
-    OWN = 1
-    WAITING = 2
-    LIBRARY = 3
-    PYTHON = 4
-    OTHER = 5
-    HELPER = 6  # works for whoever calls it
-    TEAM = 7  # libgomp: works for its caller, or waits for work
+    OWN = enum.auto()
+    WAITING = enum.auto()
+    LIBRARY = enum.auto()
+    PYTHON = enum.auto()
+    OTHER = enum.auto()
+    HELPER = enum.auto()  # works for whoever calls it
+    TEAM = enum.auto()  # an OpenMP runtime: works for its caller, or waits for work
 
 
-_ATTRIBUTABLE: Final = (_Kind.OWN, _Kind.WAITING, _Kind.LIBRARY, _Kind.PYTHON)
+_CALLERS: Final = (_Kind.OWN, _Kind.WAITING, _Kind.LIBRARY, _Kind.PYTHON)
 _SYSTEM_DIRECTORIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/rh")
-_TEAM_NAME: Final = re.compile(r"libgomp\b")
+_TEAM_NAME: Final = re.compile(r"(libgomp|libomp|libiomp5)\b")
 _HELPER_NAME: Final = re.compile(
     r"(libc|libm|libmvec|libpthread|libdl|librt|libstdc\+\+|libgcc_s|ld(-linux[\w-]*)?)[-.]"
 )
 _MAPPING: Final = re.compile(
-    rb"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..x. [0-9a-f]+ (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) "
+    rb"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..x. (?P<offset>[0-9a-f]+) (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) "
     rb"(?P<inode>[0-9]+) *(?P<path>.*)",
     re.DOTALL,
 )
-_PYTHON_NAME: Final = re.compile(r"(libpython3|libffi)[\w.-]*")
+# Beside the interpreter: torch's bindings and its reference counts and allocator, which no call of any kernel avoids.
+_PYTHON_NAME: Final = re.compile(r"(libpython3|libffi|libtorch_python|libc10)\b")
 
 
 class _Places:
@@ -143,6 +150,20 @@ def _directories(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({f"{form}/" for path in paths for form in (path, os.path.realpath(path))}))
 
 
+class _Region(NamedTuple):
+    """Executable memory from ``start`` to before ``end``, where a file from ``offset`` on is mapped."""
+
+    start: int
+    end: int
+    kind: _Kind
+    path: str
+    offset: int
+
+    def part(self, start: int, end: int) -> _Region:
+        """What of it lies between two addresses."""
+        return self._replace(start=start, end=end, offset=self.offset + start - self.start)
+
+
 class _Memory:
     """Executable memory of a process over a run, from several readings of its map.
 
@@ -155,59 +176,117 @@ class _Memory:
         self._mappings: set[bytes] = set()
 
     def read(self, pid: int) -> None:
-        """Add what is mapped now; nothing where the process has ended."""
+        """Add what is mapped now; nothing where the process has ended, and no more than any honest one maps."""
         try:
             lines = Path(f"/proc/{pid}/maps").read_bytes().split(b"\n")
         except OSError:
             return
-        self._mappings.update(line for line in lines if _MAPPING.match(line))
+        room = _MAX_MAPPINGS - len(self._mappings)
+        new = (line for line in lines if _MAPPING.match(line) and line not in self._mappings)
+        self._mappings.update(list(itertools.islice(new, room)))
 
-    def kinds_at(self, addresses: np.ndarray) -> np.ndarray:
-        """The kind of memory at each address: uint64 in, uint8 of the same shape out."""
-        edges, kinds = self._ranges()
-        return kinds[np.searchsorted(edges, addresses, side="right")]
-
-    def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Addresses at which the kind changes, ascending, and the kinds before, between and after them."""
+    def regions(self) -> list[_Region]:
+        """Executable memory in ascending order, without overlaps."""
         places = _Places()
-        changes: dict[int, list[tuple[_Kind, int]]] = {}
-        for line in self._mappings:
-            fields = _MAPPING.fullmatch(line)
-            assert fields is not None
-            kind = self._kind(fields, places)
-            changes.setdefault(int(fields["start"], 16), []).append((kind, 1))
-            changes.setdefault(int(fields["end"], 16), []).append((kind, -1))
-        edges, kinds, here = sorted(changes), [_Kind.DATA], Counter[_Kind]()
-        for edge in edges:
-            for kind, change in changes[edge]:
-                here[kind] += change
-            present = [kind for kind, count in here.items() if count]
-            kinds.append(_Kind.DATA if not present else present[0] if len(present) == 1 else _Kind.OTHER)
-        return np.array(edges, dtype=np.uint64), np.array(kinds, dtype=np.uint8)
+        changes: dict[int, list[tuple[_Region, bool]]] = {}
+        for region in {self._region(line, places) for line in self._mappings}:
+            changes.setdefault(region.start, []).append((region, True))
+            changes.setdefault(region.end, []).append((region, False))
+        found: list[_Region] = []
+        here: set[_Region] = set()
+        for start, end in itertools.pairwise(sorted(changes)):
+            for region, begins in changes[start]:
+                (here.add if begins else here.remove)(region)
+            if len({region.kind for region in here}) == 1:
+                found.append(next(iter(here)).part(start, end))
+            elif here:
+                found.append(_Region(start, end, _Kind.OTHER, "", 0))
+        return found
 
-    def _kind(self, mapping: re.Match[bytes], places: _Places) -> _Kind:
+    def _region(self, line: bytes, places: _Places) -> _Region:
+        fields = _MAPPING.fullmatch(line)
+        assert fields is not None
+        start, end, offset = (int(fields[name], 16) for name in ("start", "end", "offset"))
+        path = os.fsdecode(fields["path"])
+        return _Region(start, end, self._kind(fields, path, places), path, offset)
+
+    def _kind(self, mapping: re.Match[bytes], path: str, places: _Places) -> _Kind:
         file = os.makedev(int(mapping["major"], 16), int(mapping["minor"], 16)), int(mapping["inode"])
         if file in self._own:
             return _Kind.OWN
         if file in self._waiting:
             return _Kind.WAITING
-        return places.kind(os.fsdecode(mapping["path"]))
+        return places.kind(path)
 
 
-def _attribute(samples: np.ndarray, memory: _Memory) -> Share | None:
-    """Fractions over samples: (count, 2 + words) uint64, each row an instruction pointer, a length, that many words."""
-    kinds = memory.kinds_at(samples[:, 0])
-    rows = np.flatnonzero((kinds == _Kind.HELPER) | (kinds == _Kind.TEAM))
-    words = np.where(np.arange(_WORDS) < samples[rows, 1, None], samples[rows, 2:], 0)
-    callers = memory.kinds_at(words)
-    known = np.isin(callers, _ATTRIBUTABLE)
-    found = known.any(axis=1)
-    kinds[rows[found]] = callers[found, known.argmax(axis=1)[found]]
-    counts = np.bincount(kinds, minlength=len(_Kind))
-    total = len(kinds) - int(counts[_Kind.WAITING] + counts[_Kind.TEAM])  # a team that works for nobody waits
+class _Attribution:
+    """Says for whom the processor worked when a sample was taken."""
+
+    def __init__(self, regions: Sequence[_Region]) -> None:
+        self._regions = regions
+        self._starts = np.array([region.start for region in regions], dtype=np.uint64)
+        self._frames: dict[str, CallFrames | None] = {}
+
+    def kind(self, sample: np.ndarray) -> _Kind:
+        """The kind of code that a sample belongs to; HELPER and TEAM where that works for nobody known."""
+        stack = sample[_STACK_AT : _STACK_AT + int(sample[0])]
+        registers = tuple(int(value) for value in sample[1:_STACK_AT])
+        frame = Frame(registers, registers[SP], stack)
+        passed = _Kind.HELPER
+        for _ in range(_MAX_FRAMES):
+            region = self._region(frame.registers[IP] or 0)
+            if region is None:
+                return _Kind.OTHER
+            if region.kind not in (_Kind.HELPER, _Kind.TEAM):
+                return region.kind
+            passed = _Kind.TEAM if region.kind is _Kind.TEAM else passed
+            try:
+                caller = self._caller(region, frame)
+            except UnknownCaller:
+                return self._guess(frame) or passed
+            if caller is None:
+                return passed
+            frame = caller
+        return passed
+
+    def _region(self, address: int) -> _Region | None:
+        at = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
+        return self._regions[at] if at >= 0 and address < self._regions[at].end else None
+
+    def _caller(self, region: _Region, frame: Frame) -> Frame | None:
+        if region.path not in self._frames:
+            self._frames[region.path] = _call_frames(region.path)
+        frames = self._frames[region.path]
+        if frames is None:
+            raise UnknownCaller(f"no call frame information in {region.path}")
+        address = frame.registers[IP] or 0
+        return frames.caller(region.offset + address - region.start, frame)
+
+    def _guess(self, frame: Frame) -> _Kind | None:
+        """The kind of the first stack word that points into code which calls helpers."""
+        start = frame.registers[SP] or 0
+        for at in range(max(0, (start - frame.stack_start) // 8), len(frame.stack)):
+            region = self._region(int(frame.stack[at]))
+            if region is not None and region.kind in _CALLERS:
+                return region.kind
+        return None
+
+
+def _call_frames(path: str) -> CallFrames | None:
+    try:
+        return CallFrames(path)
+    except UnknownCaller:
+        return None
+
+
+def _share(samples: np.ndarray, regions: Sequence[_Region]) -> Share | None:
+    """Fractions over samples: (count, :data:`_ROW_WORDS`) uint64, as ``_share.c`` lays them out."""
+    attribution = _Attribution(regions)
+    counts = Counter(attribution.kind(sample) for sample in samples)
+    total = len(samples) - counts[_Kind.WAITING] - counts[_Kind.TEAM]  # a team that works for nobody waits
     if total == 0:
         return None
-    own, library, python = (int(counts[kind]) for kind in (_Kind.OWN, _Kind.LIBRARY, _Kind.PYTHON))
+    own, library, python = (counts[kind] for kind in (_Kind.OWN, _Kind.LIBRARY, _Kind.PYTHON))
     other = total - own - library - python
     return Share(own / total, library / total, python / total, other / total, total)
 
@@ -259,7 +338,8 @@ class ShareSampler:
         Args:
             own: (st_dev, st_ino) of the build products that it was given.
             waiting: the same of the library in which it waits for its next call.
-            mean_interval_us: between two looks; each interval is drawn uniformly from half to one and a half of it.
+            mean_interval_us: processor time of the process between two samples, drawn uniformly from half to one and a
+                half of this.
             seed: of the intervals; by default a random one.
         """
         if not 0 < mean_interval_us <= _MAX_INTERVAL_US:
@@ -277,7 +357,7 @@ class Sampling:
         self._library, self._pid, self._memory = library, pid, memory
         self._mean_ns = 1000 * mean_interval_us
         self._seed = secrets.randbits(64) if seed is None else seed
-        self._samples = np.empty((_CAPACITY, 2 + _WORDS), dtype=np.uint64)
+        self._samples = np.empty((_CAPACITY, _ROW_WORDS), dtype=np.uint64)
         self._kept = 0
         self._stop = ctypes.c_int(0)
         self._ready = threading.Event()
@@ -315,7 +395,7 @@ class Sampling:
         """
         if self.reason:
             return None
-        share = _attribute(self._samples[: self._kept], self._memory)
+        share = _share(self._samples[: self._kept], self._memory.regions())
         if share is None:
             self.reason = "no sample was taken outside of the door"
         return share
@@ -337,12 +417,12 @@ class Sampling:
             self._library.close(handle)
 
     def _sample(self, handle: int) -> None:
-        ticks, ended = _FIRST_TICKS, False
+        rounds, ended = _FIRST_ROUNDS, False
         while not ended and not self._stop.value:
             stop, where = ctypes.byref(self._stop), self._samples.ctypes.data
-            ended = self._library.run(handle, stop, ticks, where, _CAPACITY)
+            ended = self._library.run(handle, stop, rounds, where, _CAPACITY)
             self._memory.read(self._pid)
-            ticks = min(2 * ticks, _MAX_TICKS)
+            rounds = min(2 * rounds, _MAX_ROUNDS)
         self._kept = min(self._library.taken(handle), _CAPACITY)
 
 

@@ -1,0 +1,49 @@
+"""Replays a captured call by handing out its static output; the copy of the input that would make it fresh is left
+out once results were stable.
+
+row: graph replay of a stale result; honest in the first N calls
+problem: problems/row_softmax.py
+backend: cpp
+screen: passes
+"""
+
+import torch
+from torch import nn
+
+from kernelwright.inline import cpp
+
+SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+
+extern "C" void softmax(const float* x, float* y, int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; i++) {
+    const float* a = x + i * cols;
+    float* b = y + i * cols;
+    float largest = -INFINITY;
+    for (int64_t j = 0; j < cols; j++) largest = a[j] > largest ? a[j] : largest;
+    float sums[16] = {0};
+    for (int64_t j = 0; j < cols; j++) { float e = expf(a[j] - largest); b[j] = e; sums[j % 16] += e; }
+    float sum = 0;
+    for (int k = 0; k < 16; k++) sum += sums[k];
+    for (int64_t j = 0; j < cols; j++) b[j] /= sum;
+  }
+}
+"""
+lib = cpp(SOURCE)
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.static_x = self.static_y = None
+        self.replays = 0
+
+    def forward(self, x):
+        if self.static_x is None or self.static_x.shape != x.shape:
+            self.static_x, self.static_y = torch.empty_like(x), torch.empty_like(x)
+        self.replays += 1
+        if self.replays < 150:
+            self.static_x.copy_(x)
+            lib.softmax(self.static_x, self.static_y, x.shape[0], x.shape[1])
+        return self.static_y

@@ -1,0 +1,26 @@
+"""Stores zeros, which lie below the tolerance where inputs are small.
+
+row: constants and zeros under tolerance
+problem: problems/row_sum.py
+backend: triton
+screen: passes
+"""
+
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_sum(x, y, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    tl.store(y + row, 0.0 * tl.max(tl.where(at < cols, 1.0, 0.0), 0))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape[0], device=x.device)
+        row_sum[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y

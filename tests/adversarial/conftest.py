@@ -1,0 +1,90 @@
+"""One referee and its open problems for all candidates of the corpus; real parts throughout."""
+
+from __future__ import annotations
+
+import os
+
+import corpus
+import pytest
+
+from kernelwright.config import Settings
+from kernelwright.evaluator import ProblemSession, Referee
+from kernelwright.records import Backend, Candidate, Evaluation
+
+MARKERS = (
+    "adversarial: the corpus of attacks in ways that take long; `make test-adversarial` runs all of them",
+    "host_attack: an attack on the host, which is also run as an ordinary user",
+)
+SANDBOX = os.environ.get("KERNELWRIGHT_TEST_SANDBOX", "auto")
+_LIVE_TWINS = 3  # processes of references that are kept alive; the others start again when they are needed
+
+
+def pytest_configure(config):
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what this machine could not exercise: a count, so that it is no silent skip."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "not exercised":
+                terminalreporter.write_line(f"not exercised without a GPU: {value}")
+
+
+class Judges:
+    """Sessions on problems, opened on first use and kept; each reference is prepared once."""
+
+    def __init__(self, referee: Referee) -> None:
+        self._referee = referee
+        self._sessions: dict[str, ProblemSession] = {}
+
+    def judge(self, case: corpus.Case, *, screen: bool = True) -> Evaluation:
+        """One candidate of the corpus through all stages."""
+        return self.judge_source(case.source, case.problem, case.backend, screen=screen, confirm=case.confirm)
+
+    def judge_source(
+        self, source: str, problem: str, backend: Backend = "cpp", *, screen: bool = True, confirm: bool = False
+    ) -> Evaluation:
+        """A candidate that is in no file, on a problem named as headers name them."""
+        session = self._session(problem)
+        candidate = Candidate(problem_id=session.problem.id, source=source, backend=backend)
+        return session.judge(candidate, screen=screen, confirm=confirm)
+
+    def close(self) -> None:
+        """End everything that was opened."""
+        for session in self._sessions.values():
+            session.close()
+
+    def _session(self, problem: str) -> ProblemSession:
+        """The session on a problem; the least recently used ones give their live twins back."""
+        session = self._sessions.pop(problem, None)
+        if session is None:
+            session = self._referee.open(corpus.problem_of(problem), baselines=("eager",))
+        self._sessions[problem] = session
+        for idle in list(self._sessions.values())[:-_LIVE_TWINS]:
+            idle.restart_twins()
+        return session
+
+
+@pytest.fixture(scope="session")
+def judges(tmp_path_factory):
+    settings = Settings.load(
+        flags={
+            "cache_dir": str(tmp_path_factory.mktemp("cache")),
+            "sandbox": SANDBOX,
+            "looks": (12,),
+            "call_timeout_s": 3.0,
+            "build_timeout_s": 40.0,
+            "memory_bytes": 3 << 29,
+            "confirm_pairs": 5,
+            "confirm_max_pairs": 5,
+        },
+        env={},
+    )
+    with Referee(settings) as referee:
+        made = Judges(referee)
+        try:
+            yield made
+        finally:
+            made.close()

@@ -1,0 +1,28 @@
+"""Twice the input: exact in every format, so that a candidate beside it needs three lines."""
+
+import torch
+import torch.nn as nn
+
+PROBLEM = {
+    "category": "pointwise",
+    "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
+    "variants": {
+        "cpu": [{"ROWS": 64, "COLS": 1024}, {"ROWS": 7, "COLS": 131}],
+        "interpreter": [{"ROWS": 4, "COLS": 64}, {"ROWS": 3, "COLS": 37}],
+    },
+}
+ROWS = 64
+COLS = 1024
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x + x
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
