@@ -27,6 +27,7 @@ _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets t
 _WANTED_SAMPLES = 100
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
+_MOSTLY = 0.6
 
 
 class Evidence(NamedTuple):
@@ -57,9 +58,21 @@ class Evidence(NamedTuple):
             return "the answer does not need the candidate's own kernels: it is right without them"
         if self.share is None and self.torch_flops >= self.reference_flops > 0:
             return "torch's own operators do all of the reference's arithmetic"
-        if self.share is not None and self.share.samples >= _FEWEST_SAMPLES and _upper(self.share) < OWN_AT_LEAST:
+        if self._hardly_runs_own():
             return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
         return ""
+
+    def _hardly_runs_own(self) -> bool:
+        """Whether own kernels take too little of the time.
+
+        Around a kernel of a microsecond, allocating its output and Python take nearly all of the time. So a candidate
+        whose calls do no arithmetic in torch, and need its kernels, is left alone unless libraries take most of it.
+        """
+        share = self.share
+        if share is None or share.samples < _FEWEST_SAMPLES or _upper(share) >= OWN_AT_LEAST:
+            return False
+        tiny = self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
+        return not tiny
 
     def text(self) -> str:
         """In words, for a finding."""
