@@ -58,18 +58,17 @@ class Evidence(NamedTuple):
             return "the answer does not need the candidate's own kernels: it is right without them"
         if self.share is None and self.torch_flops >= self.reference_flops > 0:
             return "torch's own operators do all of the reference's arithmetic"
-        if self._hardly_runs_own():
+        if self.share is not None and self._hardly_runs_own(self.share):
             return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
         return ""
 
-    def _hardly_runs_own(self) -> bool:
+    def _hardly_runs_own(self, share: Share) -> bool:
         """Whether own kernels take too little of the time.
 
         Around a kernel of a microsecond, allocating its output and Python take nearly all of the time. So a candidate
         whose calls do no arithmetic in torch, and need its kernels, is left alone unless libraries take most of it.
         """
-        share = self.share
-        if share is None or share.samples < _FEWEST_SAMPLES or _upper(share) >= OWN_AT_LEAST:
+        if share.samples < _FEWEST_SAMPLES or _upper(share) >= OWN_AT_LEAST:
             return False
         tiny = self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
         return not tiny
