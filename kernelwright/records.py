@@ -60,8 +60,8 @@ class ProblemMeta(Record):
     others are checked as well. ``inputs`` is keyed by the parameter names of ``Model.forward``.
 
     ``backward``: a call is the forward and then the gradients of all float inputs and parameters. ``randomness`` says
-    how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, alike for
-    reference and candidate) or ``distribution`` (the candidate may draw as it likes; its distribution is tested).
+    how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, for
+    both sides alike) or ``distribution`` (the candidate may draw as it likes; its distribution is tested).
     """
 
     title: str = ""

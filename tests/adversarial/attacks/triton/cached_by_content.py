@@ -4,6 +4,7 @@ row: output cached by content
 problem: problems/row_sum.py
 backend: triton
 screen: passes
+needs: device
 """
 
 import torch

@@ -28,10 +28,9 @@ def launch(self, x, y, *args, **kwargs):
 
 
 def patch():
-    """The executor of the interpreter, found by way of the kernel itself."""
-    executor = type(row_sum[(1,)])
+    """The executor of the interpreter, where there is one."""
     with contextlib.suppress(AttributeError, TypeError):
-        type.__setattr__(executor, "__call__", launch)
+        type.__setattr__(triton.runtime.interpreter.GridExecutor, "__call__", launch)
 
 
 patch()
