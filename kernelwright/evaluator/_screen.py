@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kernelwright.evaluator._screen_cpp import looks_like_cpp, scan
+from kernelwright.evaluator._screen_cpp import scan
 from kernelwright.evaluator._screen_names import bound_names
 from kernelwright.evaluator._screen_python import Inspector
 from kernelwright.evaluator._screen_rules import RULES, Hit
+from kernelwright.evaluator._screen_text import looks_like_source
 from kernelwright.records import Backend, Finding, Status
 
 MAXIMUM_CHARACTERS = 1_000_000
@@ -39,7 +40,17 @@ def screen(source: str, backend: Backend, control: bool = False) -> ScreenResult
         control: the file is no candidate (the reference itself, a library call): it needs no kernel of its own, and
             may call its module ``Model``.
     """
-    hits = list(_hits(source, backend, control))
+    return _result(list(_hits(source, backend, control)))
+
+
+def screen_source(text: str) -> ScreenResult:
+    """Screen the C++ or CUDA text that is about to be compiled, however the candidate put it together."""
+    if len(text) > MAXIMUM_CHARACTERS:
+        return _result([Hit("too-large", 1, f"{len(text)} characters")])
+    return _result(scan(text))
+
+
+def _result(hits: list[Hit]) -> ScreenResult:
     hits.sort(key=lambda hit: (RULES[hit.rule].status is None, hit.line))
     findings = tuple(_findings(hits))
     refusing = next((RULES[hit.rule] for hit in hits if RULES[hit.rule].status is not None), None)
@@ -63,20 +74,20 @@ def _hits(source: str, backend: Backend, control: bool) -> Iterator[Hit]:
         yield Hit("syntax", 1, type(error).__name__)
         return
     try:
-        yield from _python_hits(tree, backend, control)
+        yield from _python_hits(tree, source, backend, control)
     except RecursionError:
         yield Hit("syntax", 1, "nested too deeply")
 
 
-def _python_hits(tree: ast.Module, backend: Backend, control: bool) -> Iterator[Hit]:
+def _python_hits(tree: ast.Module, source: str, backend: Backend, control: bool) -> Iterator[Hit]:
     names = bound_names(tree.body)
     if "ModelNew" not in names and not (control and "Model" in names):
         yield Hit("no-model-new", 1, "")
-    inspector = Inspector()
+    inspector = Inspector(source)
     inspector.inspect(tree)
     yield from inspector.hits
     for text, line in inspector.strings:
-        if looks_like_cpp(text):
+        if looks_like_source(text):
             yield from scan(text, line)
     if backend not in inspector.kernel_backends and not control:
         yield Hit("no-own-kernel", 1, ", ".join(sorted(inspector.kernel_backends)))

@@ -37,6 +37,10 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, str | None]]:
     elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
             yield alias.asname or alias.name, f"{'.' * node.level}{node.module or ''}.{alias.name}"
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name is not None:
+        yield node.name, None
+    elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+        yield node.rest, None
 
 
 class Scopes:
@@ -68,23 +72,53 @@ class Scopes:
         self._stack.pop()
 
     def resolve(self, node: ast.AST) -> str | None:
-        """The dotted name that an expression stands for, imports followed; None for anything else."""
+        """The dotted name that an expression stands for, imports followed; None for anything else.
+
+        ``getattr`` with a literal name, ``sys.modules["x"]`` and ``importlib.import_module("x")`` are followed too.
+        """
+        parts: list[str] = []
+        while not isinstance(node, ast.Name):
+            if isinstance(node, ast.Attribute):
+                parts.append(node.attr)
+                node = node.value
+                continue
+            called = self._written(node.func) if isinstance(node, ast.Call) else None
+            if isinstance(node, ast.Call) and called == "getattr" and _literal(node.args, 1):
+                parts.append(_literal(node.args, 1))
+                node = node.args[0]
+                continue
+            module = ""
+            if isinstance(node, ast.Call) and called in ("importlib.import_module", "__import__"):
+                module = _literal(node.args, 0)
+            elif isinstance(node, ast.Subscript) and self._written(node.value) == "sys.modules":
+                module = _literal([node.slice], 0)
+            return ".".join([module, *reversed(parts)]) if module else None
+        root = self._meaning(node.id)
+        return None if root is None else ".".join([root, *reversed(parts)])
+
+    def _written(self, node: ast.AST) -> str | None:
+        """The dotted name of a chain of attributes on a name; None for anything else."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
-        if not isinstance(node, ast.Name):
-            return None
-        root: str | None = node.id
-        for scope in reversed(self._stack):
-            if node.id in scope:
-                root = scope[node.id]
-                break
+        root = self._meaning(node.id) if isinstance(node, ast.Name) else None
         return None if root is None else ".".join([root, *reversed(parts)])
+
+    def _meaning(self, name: str) -> str | None:
+        return next((scope[name] for scope in reversed(self._stack) if name in scope), name)
 
     def is_module_global(self, name: str) -> bool:
         """Whether ``name``, seen from inside a function, is a name of the module."""
         return len(self._stack) > 1 and name in self._stack[0] and not any(name in s for s in self._stack[1:])
+
+
+def _literal(arguments: Sequence[ast.expr], position: int) -> str:
+    """The string literal at a position; empty where there is none."""
+    if position >= len(arguments):
+        return ""
+    argument = arguments[position]
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else ""
 
 
 def parameters(node: FunctionNode | ast.Lambda) -> list[str]:

@@ -41,6 +41,10 @@ _SETTING = re.compile(
 )
 _HOOK_FLAG = re.compile(r"-fplugin|--?specs|-wrapper|-B(?:[./]|$)|@|-include|-imacros|-Xlinker|-fuse-ld=/")
 _FLAG_ARGUMENTS = frozenset(("flags", "extra_cflags", "extra_cuda_cflags", "extra_ldflags"))
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_EVIDENCE_BYTES = 640
+_LOOKUPS = frozenset(("get", "setdefault"))
+_SETTERS = frozenset(("setattr", "delattr", "object.__setattr__", "type.__setattr__"))
 _TENSOR_HOOKS = frozenset(("__torch_function__", "__torch_dispatch__"))
 _NARROW = frozenset(("torch.float16", "torch.half", "torch.bfloat16"))
 _INFORMING_CALLS = {
@@ -54,6 +58,7 @@ _INFORMING_CALLS = {
     "introspection": r"importlib\.[\w.]+|__import__|globals|locals|vars",
     "native-library": r"ctypes\.(?:CDLL|PyDLL|cdll\.[\w.]+|pythonapi\.\w+|string_at|memmove)",
     "memory-mapping": r"mmap\.\w+",
+    "delay": r"time\.sleep",
     "timing-call": r"time\.(?:time|perf_counter|monotonic|process_time)(?:_ns)?|torch\.cuda\.Event",
     "exit-handler": r"atexit\.\w+|signal\.(?:signal|alarm|setitimer)|weakref\.finalize",
     "exit-call": r"sys\.exit|exit|quit",
@@ -72,17 +77,23 @@ _TENSOR_METHODS = frozenset(
 
 
 class Inspector(ast.NodeVisitor):
-    """Walks a module once; ``hits``, ``strings`` (text, line) and ``kernel_backends`` are what it found."""
+    """Walks a module once; ``hits``, ``strings`` (text, line) and ``kernel_backends`` are what it found.
 
-    def __init__(self) -> None:
+    ``source`` is the text that the tree was parsed from. Nothing is done twice to a part of the tree, so that deep
+    nesting costs no more than its length.
+    """
+
+    def __init__(self, source: str) -> None:
         self.hits: list[Hit] = []
         self.strings: list[tuple[str, int]] = []
         self.kernel_backends: set[Backend] = set()
+        self._lines = _LINE_END.split(source.encode())
         self._names = Scopes()
         self._operators: dict[str, int] = {}
         self._kernels: dict[str, int] = {}
         self._libraries: set[str] = set()  # what kernels were assigned to: their methods are no tensor's
         self._loads: Counter[str] = Counter()
+        self._addresses = 0  # times that .data_ptr was seen
 
     def inspect(self, tree: ast.Module) -> None:
         """Visit everything, then add what only the whole file shows."""
@@ -95,7 +106,12 @@ class Inspector(ast.NodeVisitor):
         self.hits += [Hit("unused-kernel", line, name) for name, line in self._kernels.items() if not self._loads[name]]
 
     def _add(self, rule: str, node: ast.AST, evidence: str | None = None) -> None:
-        self.hits.append(Hit(rule, getattr(node, "lineno", 1), ast.unparse(node) if evidence is None else evidence))
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        if evidence is None:
+            evidence = b"".join(self._lines[line - 1 : line])[column : column + _EVIDENCE_BYTES].decode(
+                errors="replace"
+            )
+        self.hits.append(Hit(rule, line, evidence))
 
     def _visit_body(self, body: Sequence[ast.stmt]) -> None:
         documented = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
@@ -168,15 +184,20 @@ class Inspector(ast.NodeVisitor):
         if name is not None:
             self._called(name, node)
         method = node.func if isinstance(node.func, ast.Attribute) and name is None else None
-        if method and method.attr in _TENSOR_METHODS and ast.unparse(method.value) not in self._libraries:
+        if method and method.attr in _TENSOR_METHODS and _dotted(method.value) not in self._libraries:
             self._operators.setdefault(f".{method.attr}", node.lineno)
-        if (
-            _mentions_address(node.args)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("get", "setdefault")
-        ):
+        self.visit(node.func)
+        self._visit_key(node, node.args, isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKUPS)
+        for keyword in node.keywords:
+            self.visit(keyword.value)
+
+    def _visit_key(self, node: ast.expr, parts: Sequence[ast.expr], looked_up: bool) -> None:
+        """Visit ``parts``; where they are what ``node`` looks up, an address among them is the key of a cache."""
+        before = self._addresses
+        for part in parts:
+            self.visit(part)
+        if looked_up and self._addresses > before:
             self._add("pointer-cache", node)
-        self.generic_visit(node)
 
     def _called(self, name: str, node: ast.Call) -> None:
         if self._builds(node.func):
@@ -185,7 +206,7 @@ class Inspector(ast.NodeVisitor):
             self._add("frame-walk", node, name)
         if _PROCESS_CALL.fullmatch(name):
             self._add("process-control", node, name)
-        if name in ("setattr", "delattr") and node.args:
+        if name in _SETTERS and node.args:
             target = self._names.resolve(node.args[0])
             if target and _PATCHABLE.fullmatch(f"{target}.x") and not _SETTING.fullmatch(f"{target}.x"):
                 self._add("monkeypatch", node)
@@ -224,7 +245,8 @@ class Inspector(ast.NodeVisitor):
             self._add("reduced-precision", node, name)
         if name == "os.environ":
             self._add("environment", node, name)
-        self.generic_visit(node)
+        self._addresses += node.attr == "data_ptr"
+        self.visit(node.value)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         """``sys.modules[...]``, and caches by address."""
@@ -233,9 +255,8 @@ class Inspector(ast.NodeVisitor):
             if isinstance(key, str) and (key == "__main__" or key.startswith("kernelwright")):
                 self._add("harness-access", node)
             self._add("introspection", node)
-        if _mentions_address([node.slice]):
-            self._add("pointer-cache", node)
-        self.generic_visit(node)
+        self.visit(node.value)
+        self._visit_key(node, [node.slice], looked_up=True)
 
     def visit_Name(self, node: ast.Name) -> None:
         """Count uses, for kernels that have none."""
@@ -243,10 +264,18 @@ class Inspector(ast.NodeVisitor):
             self._loads[node.id] += 1
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        """``a @ b`` is a torch operator."""
+        """``a @ b`` is a torch operator; strings that are added up are one text."""
         if isinstance(node.op, ast.MatMult):
             self._operators.setdefault("@", node.lineno)
-        self.generic_visit(node)
+        if not isinstance(node.op, ast.Add):
+            self.generic_visit(node)
+            return
+        parts = _summands(node)
+        texts = [_text_of(part) for part in parts]
+        if sum(text is not None for text in texts) > 1:
+            self._quoted("".join("{}" if text is None else text for text in texts), node)
+        for part in parts:
+            self.visit(part)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         """Strings: private paths, and what may be source text."""
@@ -255,8 +284,7 @@ class Inspector(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """An f-string, its holes written as ``{}``."""
-        text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-        self._quoted(text, node)
+        self._quoted(_text_of(node) or "", node)
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 self.visit(part.value)
@@ -273,7 +301,7 @@ class Inspector(ast.NodeVisitor):
         for target in node.targets:
             self._assigned(target)
         if isinstance(node.value, ast.Call) and self._builds(node.value.func):
-            self._libraries.update(ast.unparse(target) for target in node.targets)
+            self._libraries.update(filter(None, map(_dotted, node.targets)))
             self._kernels.update({target.id: node.lineno for target in node.targets if isinstance(target, ast.Name)})
         self.generic_visit(node)
 
@@ -335,12 +363,41 @@ def _is_harness(name: str) -> bool:
     return path[0] != "inline" or (len(path) > 1 and path[1] not in _FOR_CANDIDATES)
 
 
+def _dotted(node: ast.expr) -> str:
+    """``a.b["c"].d`` in one form; empty for what is no chain of names and literal keys."""
+    parts: list[str] = []
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute):
+            parts.append(f".{node.attr}")
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            parts.append(f"[{node.slice.value!r:.80}]")
+        else:
+            return ""
+        node = node.value
+    return "".join([node.id, *reversed(parts)])
+
+
+def _text_of(node: ast.expr) -> str | None:
+    """What a string literal holds, the holes of an f-string written as ``{}``; None for anything else."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _summands(node: ast.BinOp) -> list[ast.expr]:
+    """The terms of a sum, in order."""
+    terms: list[ast.expr] = []
+    pending: list[ast.expr] = [node]
+    while pending:
+        term = pending.pop()
+        if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Add):
+            pending += [term.right, term.left]
+        else:
+            terms.append(term)
+    return terms
+
+
 def _handled(handler: ast.ExceptHandler) -> list[ast.expr]:
     if handler.type is None:
         return []
     return list(handler.type.elts) if isinstance(handler.type, ast.Tuple) else [handler.type]
-
-
-def _mentions_address(nodes: Sequence[ast.AST]) -> bool:
-    """Whether ``x.data_ptr()`` is part of a key."""
-    return any(isinstance(part, ast.Attribute) and part.attr == "data_ptr" for node in nodes for part in ast.walk(node))
