@@ -80,6 +80,7 @@ class _Progress:
         self.artifacts: dict[str, str] = {}
         self.layers: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
+        self.screening = True
         self.built: list[inline.BuildRequest] = []
         self.profile: Profile | None = None
 
@@ -277,6 +278,7 @@ class ProblemSession:
 
     def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool, refuse: bool) -> None:
         result = screening.screen(candidate.source, candidate.backend, control)
+        progress.screening = refuse
         progress.findings = result.findings
         if not refuse:
             progress.findings = (
@@ -658,6 +660,8 @@ class ProblemSession:
 
     def _note_builds(self, side: Side, progress: _Progress) -> None:
         """Keep the compiler's messages; a failed build refuses the candidate, whatever it made of the failure."""
+        if progress.screening:
+            self._screen_built(side, progress)
         messages = [o.log for o in side.client.outcomes if o.log]
         if messages:
             progress.artifacts["compiler"] = "\n".join(messages)[:16_000]
@@ -666,6 +670,15 @@ class ProblemSession:
             first = next((line for line in failed.log.splitlines() if "error" in line), failed.log[:200])
             status = Status.TIMEOUT if failed.problem == "timeout" else Status.COMPILE_ERROR
             raise _Refused(status, "build", f"the build failed: {first.strip()[:400]}")
+
+    def _screen_built(self, side: Side, progress: _Progress) -> None:
+        """Screen the texts that were compiled: a candidate may have put them together at run time."""
+        for request in side.client.built:
+            result = screening.screen_source(request.source)
+            new = tuple(f for f in result.findings if f.rule not in {seen.rule for seen in progress.findings})
+            progress.findings += new
+            if result.status is not None:
+                raise _Refused(result.status, "screen", f"in what it had built: {result.reason}")
 
     def _refuse(self, failed: WorkerFailed, side: Side, stage: FailedStage, progress: _Progress) -> NoReturn:
         """Turn the failure of a candidate's worker into its status; a twin's failure is the machine's."""

@@ -7,6 +7,7 @@ referee's own memory.
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -429,10 +430,12 @@ def reference_error(
     ``output`` is the tail of what the worker printed; it is what a worker that never came up has to say.
     """
     failure = failed.failure
-    if failure.kind == "died" and failure.exit is not None and failure.exit.reason == "exit":
-        return MachineError(
-            f"the reference's worker {failure.message}", hint=output[-500:].strip() or "try: kernelwright doctor"
-        )
+    if failure.kind == "died" and failure.exit is not None:
+        killed = failure.exit.reason == "signal" and failure.exit.signal == signal.SIGKILL  # by no limit of ours
+        if killed or failure.exit.reason == "exit":
+            return MachineError(
+                f"the reference's worker {failure.message}", hint=output[-500:].strip() or "try: kernelwright doctor"
+            )
     where = "" if failure.line is None else f", line {failure.line}"
     variant = f" (variant {dict(constants)})" if constants else ""
     return InvalidReferenceError(

@@ -113,7 +113,9 @@ def spec_from_json(value: Any) -> TensorSpec:
     if not (isinstance(value, list) and len(value) == 5):
         raise ValueError("a tensor spec has five fields")
     name, dtype, shape, stride, offset = value
-    integers = [*shape, *stride, offset] if isinstance(shape, list) and isinstance(stride, list) else [None]
+    if not (isinstance(shape, list) and isinstance(stride, list)):
+        raise ValueError("a tensor spec has lists of sizes and strides")
+    integers = [*shape, *stride, offset]
     if not isinstance(name, str) or dtype not in DTYPES or len(shape) != len(stride):
         raise ValueError("a tensor spec has a name, a known dtype, and as many strides as sizes")
     if any(type(i) is not int or not 0 <= i < 2**48 for i in integers) or len(shape) > MAX_DIMENSIONS:

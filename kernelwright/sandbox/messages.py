@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import contextlib
 import json
+import math
 import os
 import select
 import socket
@@ -140,7 +141,9 @@ def parse_object(body: bytes | bytearray, *, max_depth: int = MAX_DEPTH) -> dict
     if body.count(b"[") + body.count(b"{") > _MAX_CONTAINERS or body.count(b",") > _MAX_ITEMS:
         raise ProtocolError("message holds too many items")
     try:
-        value = json.loads(body, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
+        value = json.loads(
+            body, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant, parse_float=_finite
+        )
     except RecursionError as error:
         raise ProtocolError("message is nested too deeply") from error
     except ValueError as error:
@@ -148,6 +151,13 @@ def parse_object(body: bytes | bytearray, *, max_depth: int = MAX_DEPTH) -> dict
     if not isinstance(value, dict):
         raise ProtocolError(f"message is a {type(value).__name__}, not an object")
     _check_depth(value, max_depth)
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
     return value
 
 
