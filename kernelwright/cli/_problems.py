@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from kernelwright.cli._common import Common, common_options, say
 from kernelwright.cli._tables import table
+
+if TYPE_CHECKING:
+    from kernelwright.config import Settings
+    from kernelwright.datasets import LintFinding
+    from kernelwright.records import Problem
 
 EXIT_WEAK = 1
 
@@ -79,33 +87,118 @@ def _variant(variant: dict[str, int | float | str | bool]) -> str:
 
 
 @problems.command()
-@click.argument("problem", metavar="P")
-@click.option("--static", "static_only", is_flag=True, help="Only read the file; run nothing.")
+@click.argument("references", metavar="[P]...", nargs=-1)
+@click.option("--suite", help="Every problem of this suite.")
+@click.option("--static", "static_only", is_flag=True, help="Only read the files; run nothing.")
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @suite_dir_option
 @common_options
-def lint(common: Common, problem: str, static_only: bool, sandbox: str | None, suite_dirs: tuple[Path, ...]) -> int:
-    """A problem's weaknesses: constant, tiny, random, independent of an input. Exit code 1 where there are any.
+def lint(
+    common: Common,
+    references: tuple[str, ...],
+    suite: str | None,
+    static_only: bool,
+    sandbox: str | None,
+    suite_dirs: tuple[Path, ...],
+) -> int:
+    """Weaknesses of problems: constant, tiny, random, independent of an input, work that nobody needs.
 
-    The file is read, and then run in the sandbox.
+    A file is read, and then run in the sandbox. Exit code 1 where one problem has a warning or an error; of several,
+    or of a suite, where one has an error.
     """
-    from kernelwright.datasets import find_problem, lint_static
-    from kernelwright.datasets import lint as lint_all
-    from kernelwright.sandbox import Limits, open_sandbox
+    from kernelwright.errors import UsageError
 
     settings = common.settings(suite_dirs=suite_dirs, sandbox=sandbox)
-    found = find_problem(problem, settings.suite_dirs)
+    if not references and suite is None:
+        raise UsageError("no problem to lint", hint="name problems, or a suite with --suite")
+    named = [*references, *(_ids(suite, settings) if suite else ())]
+    with ExitStack() as stack:
+        look = _linter(settings, static_only, stack)
+        reports = [_report(reference, settings, look, alone=len(named) == 1) for reference in named]
+    if len(reports) == 1 and suite is None:
+        return _show_one(common, reports[0], static_only)
+    return _show_several(common, reports, static_only)
+
+
+class LintReport(NamedTuple):
+    """The findings in one problem, under its id (the reference as given, where the file is broken)."""
+
+    problem: str
+    findings: tuple[LintFinding, ...]
+
+    def count(self, severity: str) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+def _ids(suite: str, settings: Settings) -> list[str]:
+    from kernelwright.datasets import load_suite
+
+    return [problem.id for problem in load_suite(suite, None, settings.suite_dirs)]
+
+
+def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Callable[[Problem], tuple[LintFinding, ...]]:
+    """What finds the weaknesses of one problem; the sandbox that it needs is closed by ``stack``."""
+    from kernelwright.datasets import lint as lint_all
+    from kernelwright.datasets import lint_static
+    from kernelwright.sandbox import Limits, open_sandbox
+
     if static_only:
-        findings = lint_static(found)
-    else:
-        say("  running the reference in the sandbox")
-        with open_sandbox(settings.sandbox) as opened:
-            limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
-            findings = lint_all(found, lambda entry, payload: opened.call(entry, payload, limits=limits))
-    lines = [f"{entry.severity}: {entry.rule}{_at(entry.line)}: {entry.message}" for entry in findings]
-    weak = any(entry.severity != "info" for entry in findings)
-    data = {"problem": found.id, "ok": not weak, "findings": findings, "static_only": static_only}
-    common.show(data, *(lines or [f"{found.id}: no weakness found"]))
+        return lint_static
+    say("  running references in the sandbox")
+    opened = stack.enter_context(open_sandbox(settings.sandbox))
+    limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
+    return lambda problem: lint_all(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
+
+
+def _report(
+    reference: str, settings: Settings, look: Callable[[Problem], tuple[LintFinding, ...]], *, alone: bool
+) -> LintReport:
+    """Of several problems, one that cannot be read or run is reported as such; alone, its error is raised."""
+    from kernelwright.datasets import LintFinding, find_problem
+    from kernelwright.errors import InvalidReferenceError
+    from kernelwright.sandbox import WorkerFailed
+
+    name = reference
+    try:
+        problem = find_problem(reference, settings.suite_dirs)
+        name = problem.id
+        return LintReport(name, look(problem))
+    except (InvalidReferenceError, WorkerFailed) as error:
+        if alone:
+            raise
+        finding = LintFinding(
+            rule="invalid-reference", severity="error", message=error.message[:500], line=error.data.get("line")
+        )
+        return LintReport(name, (finding,))
+
+
+def _show_one(common: Common, report: LintReport, static_only: bool) -> int:
+    lines = [f"{entry.severity}: {entry.rule}{_at(entry.line)}: {entry.message}" for entry in report.findings]
+    weak = any(entry.severity != "info" for entry in report.findings)
+    data = {"problem": report.problem, "ok": not weak, "findings": report.findings, "static_only": static_only}
+    common.show(data, *(lines or [f"{report.problem}: no weakness found"]))
+    return EXIT_WEAK if weak else 0
+
+
+def _show_several(common: Common, reports: Sequence[LintReport], static_only: bool) -> int:
+    from rich.markup import escape
+
+    made = table("problem", ">errors", ">warnings", ">infos", "rules")
+    rows = []
+    for report in reports:
+        counts = [report.count(severity) for severity in ("error", "warning", "info")]
+        rules = list(dict.fromkeys(finding.rule for finding in report.findings))
+        made.add_row(escape(report.problem), *(str(count or "-") for count in counts), escape(", ".join(rules)))
+        rows.append(
+            {
+                "problem": report.problem,
+                "ok": not counts[0],
+                **dict(zip(("errors", "warnings", "infos"), counts, strict=True)),
+                "findings": report.findings,
+            }
+        )
+    weak = any(report.count("error") for report in reports)
+    common.show({"problems": rows, "ok": not weak, "static_only": static_only}, made)
     return EXIT_WEAK if weak else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -44,7 +44,12 @@ def lint_static(problem: Problem) -> tuple[LintFinding, ...]:
 def lint_payload(problem: Problem, device_class: DeviceClass = "cpu") -> dict[str, Any]:
     """What :data:`LINT_ENTRY` is called with, in a sandbox, to run the timed variant of ``problem``."""
     variant: Mapping[str, KnobValue] = problem.meta.variants_for(device_class)[0]
-    return {"source": problem.source, "variant": dict(variant), "mode": problem.meta.mode}
+    return {
+        "source": problem.source,
+        "variant": dict(variant),
+        "mode": problem.meta.mode,
+        "randomness": _randomness(problem),
+    }
 
 
 def lint_findings(reply: Mapping[str, Any]) -> tuple[LintFinding, ...]:
@@ -71,6 +76,19 @@ def lint(
     """All findings, errors first: :func:`lint_static`, then those of a run through ``call`` (``Sandbox.call``)."""
     found = (*lint_static(problem), *lint_findings(call(LINT_ENTRY, lint_payload(problem, device_class))))
     return tuple(sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity)))
+
+
+def lint_summary(findings: Iterable[LintFinding]) -> str:
+    """What a table says of a problem beside its name: rules that were broken, worst first; empty where none was.
+
+    Infos are left out.
+    """
+    listed = list(findings)
+    parts = []
+    for severity in ("error", "warning"):
+        rules = dict.fromkeys(finding.rule for finding in listed if finding.severity == severity)
+        parts += [f"{severity}: {', '.join(rules)}"] if rules else []
+    return "; ".join(parts)
 
 
 # --------------------------------------------------------------------------------------------------- static rules
@@ -132,9 +150,14 @@ def _unused_inputs(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
             yield LintFinding(rule="unused-input", severity="error", message=message, line=argument.lineno)
 
 
+def _randomness(problem: Problem) -> str:
+    """What the problem declares of its output: ``none``, ``seeded`` or ``distribution``."""
+    return str(getattr(problem.meta, "randomness", "none"))
+
+
 def _random_forward(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
     forward = find_forward(tree)
-    if forward is None:
+    if forward is None or _randomness(problem) != "none":
         return
     for node in own_nodes(forward):
         if isinstance(node, ast.Call):
@@ -142,6 +165,12 @@ def _random_forward(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]
             if _RANDOM.fullmatch(name):
                 message = f"forward calls {name}: a random result cannot be compared"
                 yield LintFinding(rule="calls-random", severity="warning", message=message, line=node.lineno)
+
+
+def _forward_only(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    if problem.meta.backward:
+        message = "the problem asks for gradients; only its forward was looked at"
+        yield LintFinding(rule="forward-only", severity="info", message=message)
 
 
 def _heavy_ops(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
@@ -160,6 +189,7 @@ def _names(node: ast.expr | ast.comprehension) -> set[str]:
 
 
 _STATIC_RULES: tuple[Callable[[Problem, ast.Module], Iterator[LintFinding]], ...] = (
+    _forward_only,
     _frozen_constants,
     _heavy_ops,
     _metadata,

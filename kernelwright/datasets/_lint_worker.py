@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.datasets._lint_trace import Trace, Untraceable, address, redundant_work
 from kernelwright.datasets._runtime import (
     ReferenceFault,
     load_reference,
@@ -25,6 +26,7 @@ SEED = 20_241
 MIN_CALL_US = 5.0
 MIN_RELATIVE_RANGE = 1e-3
 MIN_MAGNITUDE = 1e-4  # the absolute tolerance of KernelBench: below it, zeros would be "close"
+MAX_SATURATED = 0.9
 TIMED_CALLS = 20
 
 Tensors = tuple[torch.Tensor, ...]
@@ -35,7 +37,8 @@ def lint(payload: dict[str, Any]) -> dict[str, Any]:
     """Run a problem and report its weaknesses.
 
     Args:
-        payload: ``source`` (the file's text), ``variant`` (constants to set), ``mode`` (``eval`` or ``train``).
+        payload: ``source`` (the file's text), ``variant`` (constants to set), ``mode`` (``eval`` or ``train``),
+            ``randomness`` (``none``, ``seeded`` or ``distribution``: what the problem declares of its output).
 
     Returns:
         ``findings``: dicts of rule, severity, message, line. ``fault``: None, or the stage, line and message that
@@ -56,6 +59,7 @@ def lint(payload: dict[str, Any]) -> dict[str, Any]:
 class _Run:
     def __init__(self, payload: dict[str, Any]) -> None:
         mode = str(payload.get("mode", "eval"))
+        self.randomness = str(payload.get("randomness", "none"))
         self.module = load_reference(payload["source"], payload.get("variant", {}))
         self.model = make_model(self.module, make_init_inputs(self.module, SEED), mode=mode, seed=SEED)
         randomise_parameters(self.model, SEED)
@@ -74,6 +78,7 @@ class _Run:
             *self.check_output_values(base),
             *self.check_dependence(base),
             *self.check_side_effects(),
+            *self.check_work(),
         ]
         call_us = self.call_us()
         if call_us < MIN_CALL_US:
@@ -96,10 +101,19 @@ class _Run:
         return tuple(output.clone() for output in run_forward(self.model, _copies(inputs)))
 
     def check_repeatable(self, base: Tensors) -> Iterator[Finding]:
-        if not _alike(base, self.run(self.inputs)):
-            yield _finding("nondeterministic", "error", "two runs from the same state gave different outputs")
-        elif not _alike(base, self.run(self.inputs, seed=SEED + 99)):
-            yield _finding("random", "error", "the output depends on the random generator: it cannot be compared")
+        repeats = _alike(base, self.run(self.inputs))
+        random = not _alike(base, self.run(self.inputs, seed=SEED + 99))
+        if self.randomness == "none":
+            if not repeats:
+                yield _finding("nondeterministic", "error", "two runs from the same state gave different outputs")
+            elif random:
+                yield _finding("random", "error", "the output depends on the random generator: it cannot be compared")
+        elif self.randomness == "seeded" and not repeats:
+            message = "two runs from the same state and seed gave different outputs, although randomness is seeded"
+            yield _finding("nondeterministic", "error", message)
+        elif repeats and not random:
+            message = f"randomness is declared as {self.randomness}, but the output does not depend on the generator"
+            yield _finding("not-random", "warning", message)
 
     def check_output_values(self, base: Tensors) -> Iterator[Finding]:
         for position, output in enumerate(base):
@@ -120,6 +134,11 @@ class _Run:
             if values.numel() > 1 and float(values.std(correction=0)) <= MIN_RELATIVE_RANGE * rms:
                 message = f"{which} is nearly constant: its spread is under {MIN_RELATIVE_RANGE:g} of its size"
                 yield _finding("tiny-range", "warning", message)
+                continue
+            share = _saturated(values)
+            if values.numel() > 1 and share > MAX_SATURATED:
+                message = f"{share:.0%} of {which} has one value: what is computed hardly shows in it"
+                yield _finding("saturated", "warning", message)
 
     def check_dependence(self, base: Tensors) -> Iterator[Finding]:
         if not self.inputs:
@@ -149,6 +168,38 @@ class _Run:
         if not _alike(before, tuple(tensors), exact=True):
             yield _finding("mutates-input", "info", "forward changes its inputs in place")
 
+    def check_work(self) -> Iterator[Finding]:
+        """Work that reaches no output or could be left out, and parameters that nothing reads."""
+        self.model.load_state_dict(self.state)
+        torch.manual_seed(SEED)
+        inputs = _copies(self.inputs)
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        state = [*self.model.parameters(), *self.model.buffers()]
+        try:
+            trace = Trace(str(self.module.__file__), tensors, state)
+            with trace:
+                outputs = run_forward(self.model, inputs)
+            hints = list(redundant_work(trace, outputs, state))
+            unread = [name for name, p in self.model.named_parameters() if address(p) not in trace.read]
+        except (ReferenceFault, Untraceable) as error:
+            cause = error if isinstance(error, Untraceable) else error.__cause__
+            if not isinstance(cause, Untraceable):
+                raise
+            yield _finding("untraced", "info", f"its work was not looked at: {cause}")
+            return
+        for severity, message, line in hints:
+            yield _finding("redundant-work", severity, message, line)
+        for name in unread:
+            yield _finding("unused-parameter", "warning", f"forward never reads the parameter {name}")
+        yield from self._copied_inputs(outputs, tensors)
+
+    def _copied_inputs(self, outputs: Tensors, inputs: Sequence[torch.Tensor]) -> Iterator[Finding]:
+        places = {address(value) for value in inputs}
+        for position, output in enumerate(outputs):
+            if output.numel() > 1 and address(output) not in places and any(_same(output, x) for x in inputs):
+                message = f"output {position} equals an input: there is nothing to compute but a copy"
+                yield _finding("redundant-work", "warning", message)
+
     def call_us(self) -> float:
         """Fastest of a few calls, in us on one thread: rough, only to tell a trivial problem."""
         inputs, fastest = _copies(self.inputs), float("inf")
@@ -161,6 +212,15 @@ class _Run:
 
 def _finding(rule: str, severity: str, message: str, line: int | None = None) -> Finding:
     return {"rule": rule, "severity": severity, "message": message, "line": line}
+
+
+def _saturated(values: torch.Tensor) -> float:
+    """The largest share of elements that equal the minimum, the maximum or zero."""
+    return max(float((values == value).double().mean()) for value in (values.min(), values.max(), 0.0))
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return bool(first.shape == second.shape and first.dtype == second.dtype and torch.equal(first, second))
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:

@@ -46,6 +46,7 @@ _MAX_FACTOR = 40.0  # as in the error budget: largest and 99th percentile of |e|
 _Q99_FACTOR = 6.0
 _RANDOM_FACTOR = 64.0  # a spread of fewer budgets than this is rounding, not randomness
 _SAMPLED_ELEMENTS = 4096
+_KEPT_CALLS = 4  # of each half, whose kept values are held against the budget
 _SHIFTED_ELEMENTS = 8192
 _ORDERS = 500
 _HASHES = 4
@@ -207,7 +208,7 @@ def _witness(kernel: FloatArray, k: int) -> float:
 class _Standard(NamedTuple):
     """All calls, standardised element by element: u is (calls, elements), the candidate's k calls first.
 
-    Elements without randomness are 0. signs: of the mean of each element.
+    random: which elements are; the others are 0. signs: of the mean of each element.
     """
 
     u: Float32Array
@@ -279,7 +280,8 @@ def _compare_values(x: FloatArray, y: FloatArray, s: FloatArray, tolerance: floa
         x, y, s = x[:, columns], y[:, columns], s[columns]
     p, load = 1.0, math.nan
     for teach, rank in _folds(min(len(x), len(y))):
-        ours, theirs, kept = _unknown_values(x[rank], y[rank], y[teach], s, tolerance)
+        chosen = rng.choice(len(x[rank]), _KEPT_CALLS, replace=False)
+        ours, theirs, kept = _unknown_values(x[rank], y[rank], y[teach], s, tolerance, chosen)
         calls = int(np.count_nonzero(ours)), len(ours), int(np.count_nonzero(theirs)), len(theirs)
         p = min(p, 4.0 * rank_sum_p(ours, theirs), 4.0 * _fisher_p(*calls))
         load = float(np.fmax(load, _kept_load(kept, s, tolerance)))
@@ -287,13 +289,13 @@ def _compare_values(x: FloatArray, y: FloatArray, s: FloatArray, tolerance: floa
 
 
 def _unknown_values(
-    x: FloatArray, y: FloatArray, known: FloatArray, s: FloatArray, tolerance: float
+    x: FloatArray, y: FloatArray, known: FloatArray, s: FloatArray, tolerance: float, chosen: NDArray[np.integer[Any]]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How many values of each call of x and of y are none of ``known``; and the errors of two calls of x.
+    """How many values of each call of x and of y are none of ``known``; and the errors of the ``chosen`` calls of x.
 
     Errors are nan where a value is unknown, or where the reference's own values are not always the same.
     """
-    ours, theirs, kept = np.zeros(len(x)), np.zeros(len(y)), np.full((2, x.shape[1]), np.nan)
+    ours, theirs, kept = np.zeros(len(x)), np.zeros(len(y)), np.full((len(chosen), x.shape[1]), np.nan)
     for start in range(0, x.shape[1], _CHUNK):
         part = slice(start, start + _CHUNK)
         slack = _MAX_FACTOR * tolerance * s[part]
@@ -304,7 +306,7 @@ def _unknown_values(
         ours += np.count_nonzero((error > slack) & few, axis=1)
         theirs += np.count_nonzero((other > slack) & few, axis=1)
         exact = few & np.all((other <= tolerance * s[part] / 4.0) | (other > slack), axis=0)
-        kept[:, part] = np.where((error[:2] <= slack) & exact, error[:2], np.nan)
+        kept[:, part] = np.where((error[chosen] <= slack) & exact, error[chosen], np.nan)
     return ours, theirs, kept
 
 
@@ -356,7 +358,7 @@ def _tests(standard: _Standard, shape: Sequence[int], rng: np.random.Generator) 
         "distribution": _witness(_characteristic_kernel(u, rng), k),
         "pairs": _witness(np.square(gram), k),
         "calls": _serial_p(gram[:k, :k], rng),
-        "shifts": _shifts_p(u, k, rng),
+        "shifts": _shifts_p(standard, rng),
     }
     for axis in _axes(shape):
         p_values[f"neighbours {axis}"] = _neighbours_p(standard, math.prod(shape[axis + 1 :]))
@@ -442,16 +444,21 @@ def _serial_p(gram: FloatArray, rng: np.random.Generator) -> float:
     return math.erfc(abs(observed - float(null.mean())) / spread / math.sqrt(2.0)) if spread > 0.0 else 1.0
 
 
-def _shifts_p(u: Float32Array, k: int, rng: np.random.Generator) -> float:
+def _shifts_p(standard: _Standard, rng: np.random.Generator) -> float:
     """Whether a call is the one before, shifted by any number of elements, as where a counter serves as randomness.
 
-    The largest cross-correlation over all shifts, of disjoint pairs of successive calls, ranked.
+    The largest cross-correlation over all shifts, of disjoint pairs of successive calls, ranked: once as they are, once
+    with the signs of the elements' means, since it is the mask of dropout that is shifted and not what it falls on.
     """
+    u, k = standard.u, standard.k
     start = int(rng.integers(0, max(1, u.shape[1] - _SHIFTED_ELEMENTS + 1)))
-    window = u[:, start : start + _SHIFTED_ELEMENTS]
-    spectra = np.fft.rfft(window, axis=1)
-    largest = [_largest_correlation(side[: len(side) // 2 * 2], window.shape[1]) for side in (spectra[:k], spectra[k:])]
-    return rank_sum_p(*largest)
+    part = slice(start, start + _SHIFTED_ELEMENTS)
+    p = 1.0
+    for window in (u[:, part], u[:, part] * standard.signs[part]):
+        spectra = np.fft.rfft(window, axis=1)
+        sides = [side[: len(side) // 2 * 2] for side in (spectra[:k], spectra[k:])]
+        p = min(p, 2.0 * rank_sum_p(*(_largest_correlation(side, window.shape[1]) for side in sides)))
+    return p
 
 
 def _largest_correlation(spectra: NDArray[np.complexfloating[Any, Any]], elements: int) -> FloatArray:

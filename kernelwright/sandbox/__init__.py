@@ -1,4 +1,5 @@
-"""Runs untrusted programs under limits: bubblewrap by default, warm workers forked from a process that knows torch.
+"""Runs untrusted programs under limits: bubblewrap by default, or containers; warm workers are forked from a process
+that knows torch.
 
 The names load on first use, because this package is also imported inside every sandbox, where milliseconds count.
 """

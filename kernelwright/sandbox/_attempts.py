@@ -13,11 +13,13 @@ import glob
 import json
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any
 
 _CLONE_NEWUSER = 0x10000000
+_PR_GET_NO_NEW_PRIVS = 39
 _KERNEL_FILES = (
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/vm/drop_caches",
@@ -122,7 +124,7 @@ def _privileges(payload: dict[str, Any]) -> str:
     reached = []
     if int(status["CapEff"], 16) & ~payload["capabilities"]:
         reached.append(f"capabilities {status['CapEff']}")
-    if status["NoNewPrivs"].strip() != "1":
+    if ctypes.CDLL(None).prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
         reached.append("may gain privileges")
     if status["Seccomp"].strip() != "2":
         reached.append("no seccomp filter")
@@ -133,10 +135,13 @@ def _privileges(payload: dict[str, Any]) -> str:
 
 def _descriptors(payload: dict[str, Any]) -> str:
     """Nothing but the standard streams and, in a worker, one socket may be open."""
-    names = [name for name in os.listdir("/proc/self/fd") if int(name) > 2]
-    links = [link for link in (_link(f"/proc/self/fd/{name}") for name in names) if link]
-    sockets = [link for link in links if link.startswith("socket:")]
-    others = [link for link in links if not link.startswith("socket:")]
+    sockets: list[str] = []
+    others: list[str] = []
+    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the listing's own is closed by now
+            found = sockets if stat.S_ISSOCK(os.fstat(fd).st_mode) else others
+            if fd > 2:
+                found.append(_link(f"/proc/self/fd/{fd}"))
     return ", ".join([*others, *sockets[payload["sockets"] :]])
 
 

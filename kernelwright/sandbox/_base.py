@@ -25,7 +25,7 @@ from kernelwright.sandbox._nursery import Zygote, reap_worker
 from kernelwright.sandbox._running import Launch, Pipes, Running
 from kernelwright.sandbox._spawn import Process
 from kernelwright.sandbox._types import Completed, Limits, Mount, Worker, WorkerFailed
-from kernelwright.sandbox._view import View, base_environment, build_view
+from kernelwright.sandbox._view import DEVICES, WRITABLE, View, base_environment, build_view
 
 ENTRY_FILE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_entry.py")
 _REPLY_DEPTH: Final = 64
@@ -71,6 +71,7 @@ class BaseSandbox(ABC):
     """Common half of the sandboxes; a rung says how a process is launched and ended."""
 
     name: str
+    identity: str = ""  # what exactly passed a self-test, where one name stands for several programs
     layers: tuple[str, ...]
     around: tuple[str, ...]  # the layers that do not depend on the job
     namespaces: tuple[str, ...] = ()  # those of /proc/self/ns that differ inside
@@ -230,12 +231,16 @@ class BaseSandbox(ABC):
                 self._zygote = None
             if self._zygote is None and not self.cold_because and not self._closed:
                 try:
-                    self._zygote = Zygote(self.environment(), isolated=self._isolated)
+                    self._zygote = self.start_zygote()
                 except SandboxError as error:
                     self.cold_because = error.message
                 else:
                     self._test_zygote()
             return self._zygote
+
+    def start_zygote(self) -> Zygote:
+        """A zygote whose workers this rung can confine. Raises :class:`SandboxError` where there can be none."""
+        return Zygote(self.environment(), isolated=self._isolated)
 
     def _test_zygote(self) -> None:
         """Close the zygote again where this host cannot confine its workers, or they are not as confined as claimed."""
@@ -278,7 +283,16 @@ class BaseSandbox(ABC):
             raise
         reap = parts.reap or functools.partial(reap_worker, ours)
         launch = Launch(
-            ours, parts.pipes, group, uid, parts.kill, reap, parts.layers, parts.warm, parts.guests, parts.cleanup
+            ours,
+            parts.pipes,
+            parts.group or group,
+            uid,
+            parts.kill,
+            reap,
+            parts.layers,
+            parts.warm,
+            parts.guests,
+            parts.cleanup,
         )
         running = Running(launch, job.limits, job.name)
         running.shake_hands(plan, job.sock)
@@ -335,6 +349,7 @@ class LaunchParts:
     layers: tuple[str, ...]
     warm: bool = False
     guests: Callable[[], list[int]] | None = None  # None: the entry's process and its descendants
+    group: Group | None = None  # where the rung makes groups itself
     cleanup: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -365,10 +380,19 @@ def reaper(process: Process) -> Callable[[float], int | None]:
     return reap
 
 
-def entry_command(kind: str, control: socket.socket) -> list[str]:
+def entry_command(kind: str, control_fd: int) -> list[str]:
     """The command line of the first program inside. What only execs skips site-packages: 10 ms instead of 40."""
     bare = ["-I", "-S"] if kind == "exec" else []
-    return [sys.executable, *bare, "-B", ENTRY_FILE, str(control.fileno())]
+    return [sys.executable, *bare, "-B", ENTRY_FILE, str(control_fd)]
+
+
+def own_root_fences(job: Job) -> dict[str, list[str]]:
+    """Landlock's rules where the guest has a file system of its own: all is readable, the writable places are few.
+
+    Of /dev only these: a terminal that a guest opens could send it the signal that wakes it up while it is stopped.
+    """
+    mounted = [mount.target or mount.source for mount in job.mounts if mount.writable]
+    return {"read": ["/"], "write": [*WRITABLE, *DEVICES, *mounted]}
 
 
 def _exchange(

@@ -18,7 +18,15 @@ from typing import Any, Final
 
 from kernelwright.errors import MissingToolError, SandboxError
 from kernelwright.sandbox import _slots, _spawn, _tasks, memory, messages
-from kernelwright.sandbox._base import BaseSandbox, Job, LaunchParts, entry_command, reaper, standard_streams
+from kernelwright.sandbox._base import (
+    BaseSandbox,
+    Job,
+    LaunchParts,
+    entry_command,
+    own_root_fences,
+    reaper,
+    standard_streams,
+)
 from kernelwright.sandbox._cgroups import Cgroups, Group
 from kernelwright.sandbox._nursery import Zygote
 from kernelwright.sandbox._view import WRITABLE, View, parents
@@ -38,7 +46,7 @@ class BwrapSandbox(BaseSandbox):
         if program is None:
             raise MissingToolError("bubblewrap is missing", hint="apt install bubblewrap, or choose --sandbox process")
         super().__init__(python_paths=python_paths, threads=threads, groups=Cgroups.detect(), isolated=True)
-        self.program = program
+        self.program = self.identity = program
         self.as_root = os.geteuid() == 0
         self._can_forbid_userns = not self.as_root and "--disable-userns" in _help(program)
         self.around = self._describe()
@@ -49,10 +57,7 @@ class BwrapSandbox(BaseSandbox):
         uid = _slots.acquire()
         plan["uid"] = uid
         plan["cwd"] = "/job"
-        plan["landlock"] = {
-            "read": ["/"],
-            "write": [*WRITABLE, "/dev", *(mount.target or mount.source for mount in job.mounts if mount.writable)],
-        }
+        plan["landlock"] = own_root_fences(job)
         if "pids" not in self.groups.features:
             plan["rlimits"]["nproc"] = job.limits.pids
         return uid
@@ -86,7 +91,7 @@ class BwrapSandbox(BaseSandbox):
                     *self._namespaces(),
                     *_file_system(self.view, job, file_fds),
                     *("--info-fd", str(info_write), "--chdir", "/job", "--"),
-                    *entry_command(job.kind, control),
+                    *entry_command(job.kind, control.fileno()),
                 ]
                 fds = [control.fileno(), info_write, *file_fds.values()]
                 process = _spawn.spawn(_spawn.Command(argv, job.env, stdin, stdout, stderr, fds))

@@ -155,6 +155,26 @@ class Group:
                 raise SandboxError("the freezer did not confirm within 5 s", hint="run the job again")
 
 
+def existing_groups(pid: int, name: str) -> tuple[str | None, dict[str, str]]:
+    """The directories of a process's groups that bear ``name``, as :class:`Group` takes them: version 2's, and
+    version 1's by controller. Hierarchies in which it shares a group with others are left out.
+    """
+    paths = _paths_of(pid)
+    v2: str | None = None
+    v1: dict[str, str] = {}
+    for mount in _mounts():
+        for controller in mount.controllers or {""}:
+            path = paths.get(controller, "/")
+            directory = _below(mount, path) if name in path else None
+            if directory is None or not os.path.isdir(directory):
+                continue
+            if controller:
+                v1[controller] = directory
+            else:
+                v2 = directory
+    return v2, v1
+
+
 class Cgroups:
     """Where groups can be made on this host: nothing, some hierarchies, or all."""
 
@@ -162,14 +182,14 @@ class Cgroups:
         self._v2 = v2
         self._v1 = v1
         self._v2_controllers = v2_controllers
-        self._owner = f"{_PREFIX}-{os.getpid()}-{_start_time(os.getpid())}"
+        self._owner = f"{_PREFIX}-{os.getpid()}-{start_time(os.getpid())}"
         for parent in {*v1.values(), *([v2] if v2 else [])}:
             _remove_stale(parent)
 
     @classmethod
     def detect(cls) -> Cgroups:
         """Look at the mounted hierarchies and try each of them once."""
-        own = _own_paths()
+        own = _paths_of("self")
         v1: dict[str, str] = {}
         v2: str | None = None
         enabled: frozenset[str] = frozenset()
@@ -243,10 +263,10 @@ def _mounts() -> Iterator[CgroupMount]:
             yield CgroupMount(fields[4], frozenset(options.split(",")), fields[3])
 
 
-def _own_paths() -> dict[str, str]:
-    """Controller ("" for version 2) to this process's path in its hierarchy."""
+def _paths_of(pid: int | str) -> dict[str, str]:
+    """Controller ("" for version 2) to a process's path in its hierarchy."""
     paths: dict[str, str] = {}
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in _read(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             paths[controller] = path
@@ -281,7 +301,7 @@ def _find_v2_parent(mount: CgroupMount, own: str) -> tuple[str | None, frozenset
 
 def _usable(parent: str) -> bool:
     """Whether a group can be made here and a process moved into it, by trying."""
-    trial = f"{parent}/{_PREFIX}-{os.getpid()}-{_start_time(os.getpid())}-{next(_numbers)}"
+    trial = f"{parent}/{_PREFIX}-{os.getpid()}-{start_time(os.getpid())}-{next(_numbers)}"
     try:
         os.mkdir(trial)
     except OSError:
@@ -295,7 +315,7 @@ def _usable(parent: str) -> bool:
         _remove([trial])
 
 
-def _start_time(pid: int) -> str:
+def start_time(pid: int) -> str:
     """When a process started, in clock ticks since boot: with its id, a name that is not used twice."""
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[19]
 
@@ -308,7 +328,7 @@ def _remove_stale(parent: str) -> None:
             continue
         pid, started, _ = rest.split("-", 2)
         try:
-            alive = _start_time(int(pid)) == started
+            alive = start_time(int(pid)) == started
         except (OSError, ValueError, IndexError):
             alive = False
         if not alive:

@@ -1,6 +1,7 @@
 """The first program inside a sandbox: takes its plan, confines itself, says so, and only then lets the guest in.
 
-Started by bubblewrap or by the ``process`` rung as ``python _entry.py CONTROL_FD``, or reached by a fork of the zygote.
+Started by bubblewrap, by the ``process`` rung or by process 1 of a container as ``python _entry.py CONTROL_FD``, or
+reached by a fork of the zygote.
 The control socket is closed before the guest runs. It speaks in this order: plan in; ``ready`` (or ``error``) out;
 ``go`` in.
 """

@@ -49,11 +49,17 @@ class Zygote:
         finally:
             messages.close_fds([log_fd, null])
 
-    def fork(self, control: socket.socket, stdout: int, stderr: int, *, preload: str) -> None:
-        """Ask for a worker that talks over ``control`` (duplicated). Raises :class:`SandboxError` if it is dead."""
+    def fork(
+        self, control: socket.socket, stdout: int, stderr: int, *, preload: str, container: int | None = None
+    ) -> None:
+        """Ask for a worker that talks over ``control`` (duplicated). Raises :class:`SandboxError` if it is dead.
+
+        ``container`` is a process file descriptor of a container's first process, where the worker is to enter one.
+        """
+        fds = [control.fileno(), stdout, stderr, *([container] if container is not None else [])]
         try:
             with self._lock:
-                messages.send_message(self._control, {"preload": preload}, [control.fileno(), stdout, stderr])
+                messages.send_message(self._control, {"preload": preload}, fds)
         except messages.ProtocolError as error:
             raise SandboxError(f"the zygote is gone: {error}", hint="start the job again") from error
 

@@ -10,42 +10,51 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kernelwright.errors import MissingToolError, SandboxError, UsageError
-from kernelwright.sandbox import _kernel, _landlock, _probe
+from kernelwright.sandbox import _engine, _kernel, _landlock, _probe
 from kernelwright.sandbox._base import BaseSandbox
 from kernelwright.sandbox._bwrap import BwrapSandbox
 from kernelwright.sandbox._cgroups import Cgroups
+from kernelwright.sandbox._docker import DockerSandbox
 from kernelwright.sandbox._process import ProcessSandbox, UnconfinedSandbox
 from kernelwright.sandbox._types import Probe, Sandbox
 
-_RUNGS: Final[dict[str, Callable[[tuple[str, ...], int], BaseSandbox]]] = {
-    "bwrap": lambda paths, threads: BwrapSandbox(python_paths=paths, threads=threads),
-    "process": lambda paths, threads: ProcessSandbox(python_paths=paths, threads=threads),
-    "none": lambda paths, threads: UnconfinedSandbox(python_paths=paths, threads=threads),
+_RUNGS: Final[dict[str, Callable[..., BaseSandbox]]] = {
+    "bwrap": BwrapSandbox,
+    "docker": DockerSandbox,
+    "process": ProcessSandbox,
+    "none": UnconfinedSandbox,
 }
-_passed: set[tuple[str, str | None, int]] = set()  # what passed its self-test in this process
+_passed: set[tuple[str, str, int]] = set()  # what passed its self-test in this process
 
 
-def open_sandbox(kind: str = "bwrap", *, python_paths: Sequence[str] = (), threads: int = 1) -> Sandbox:
+def open_sandbox(
+    kind: str = "bwrap", *, python_paths: Sequence[str] = (), threads: int = 1, runtime: str = ""
+) -> Sandbox:
     """Open a sandbox that passed its self-test.
 
     Args:
-        kind: ``bwrap``; ``process`` (no namespaces, labelled so in ``layers``); ``none`` (no confinement); or ``auto``,
-            which is ``bwrap`` where that works here and else ``process``.
+        kind: ``bwrap``; ``docker`` (containers of Docker or podman); ``process`` (no namespaces, labelled so in
+            ``layers``); ``none`` (no confinement); or ``auto``, which is ``bwrap`` where that works here and else
+            ``process``.
         python_paths: directories importable inside besides this Python's own and this package.
         threads: OpenMP threads of workers.
+        runtime: for ``docker``, the engine's runtime for containers, such as ``runsc``; empty for its default.
 
     Raises:
-        MissingToolError: bubblewrap is not installed.
+        MissingToolError: bubblewrap, the docker SDK or engine, or that runtime is not installed.
         SandboxError: it cannot be set up here, or the self-test reached out of it.
-        UsageError: there is no such kind.
+        UsageError: there is no such kind, or it has no runtimes.
     """
+    if runtime and kind != "docker":
+        raise UsageError(f"the sandbox {kind!r} has no runtimes to choose from", hint="choose the sandbox docker")
     if kind == "auto":
         with contextlib.suppress(MissingToolError, SandboxError):
             return _open_tested("bwrap", python_paths, threads)
         return _open_tested("process", python_paths, threads)
     if kind not in _RUNGS:
         raise UsageError(f"unknown sandbox {kind!r}", hint=f"choose one of: auto, {', '.join(_RUNGS)}")
-    return _open_tested(kind, python_paths, threads)
+    options = {"runtime": runtime} if runtime else {}
+    return _open_tested(kind, python_paths, threads, **options)
 
 
 def self_test(sandbox: Sandbox) -> list[Probe]:
@@ -70,6 +79,7 @@ def describe_host() -> dict[str, str]:
         features = (f"unreadable: {error}",)
     abi = _landlock.abi()
     return {
+        "container engine": _engine.describe(),
         "bubblewrap": version.stdout.strip() if version else "missing (apt install bubblewrap)",
         "user": "root (one user id per sandbox)" if os.geteuid() == 0 else f"uid {os.geteuid()} (user namespace)",
         "user namespaces": _user_namespaces(),
@@ -80,9 +90,9 @@ def describe_host() -> dict[str, str]:
     }
 
 
-def _open_tested(kind: str, python_paths: Sequence[str], threads: int) -> BaseSandbox:
-    sandbox = _RUNGS[kind](tuple(python_paths), threads)
-    key = kind, shutil.which("bwrap"), os.geteuid()
+def _open_tested(kind: str, python_paths: Sequence[str], threads: int, **options: str) -> BaseSandbox:
+    sandbox = _RUNGS[kind](python_paths=tuple(python_paths), threads=threads, **options)
+    key = kind, sandbox.identity, os.geteuid()
     if kind != "none" and key not in _passed:
         try:
             _probe.require(_probe.probe_program(sandbox), f"a program in the {kind!r} sandbox")

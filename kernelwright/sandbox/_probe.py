@@ -54,7 +54,8 @@ def require(probes: list[Probe], what: str) -> None:
     if holes:
         raise SandboxError(
             f"{what} can reach out of the sandbox: {'; '.join(holes)}",
-            hint="check the bwrap program on PATH, or choose another --sandbox; nothing untrusted was run",
+            hint="check the bwrap program on PATH or the container engine, or choose another --sandbox; "
+            "nothing untrusted was run",
             holes=holes,
         )
 

@@ -23,10 +23,9 @@ from kernelwright.sandbox._base import BaseSandbox, Job, LaunchParts, entry_comm
 from kernelwright.sandbox._cgroups import Cgroups, Group
 from kernelwright.sandbox._home import Home, remove_stale
 from kernelwright.sandbox._nursery import Zygote
-from kernelwright.sandbox._view import base_environment, package_parent
+from kernelwright.sandbox._view import DEVICES, base_environment, package_parent
 
 _PRIVATE_PATH: Final = re.compile(r"(?<![\w./-])/(in|job)(?![\w.-])")
-_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _STOP_S: Final = 5.0
 
 
@@ -90,14 +89,14 @@ class ProcessSandbox(BaseSandbox):
         }
         plan["argv"] = [_PRIVATE_PATH.sub(lambda match: f"{home}/{match[1]}", word) for word in job.argv]
         plan["cwd"] = work
-        readable = [*self.view.readable, "/proc", home, *_DEVICES, *(mount.source for mount in job.mounts)]
+        readable = [*self.view.readable, "/proc", home, *DEVICES, *(mount.source for mount in job.mounts)]
         writable = [work, "/dev/null", *(mount.source for mount in job.mounts if mount.writable)]
         plan["landlock"] = {"read": readable, "write": writable}
 
     def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket) -> LaunchParts:
         plan["reaper"] = True
         with standard_streams(job.stdin) as (stdin, stdout, stderr, pipes):
-            argv = entry_command(job.kind, control)
+            argv = entry_command(job.kind, control.fileno())
             process = _spawn.spawn(_spawn.Command(argv, plan["env"], stdin, stdout, stderr, [control.fileno()]))
         return LaunchParts(
             pipes,

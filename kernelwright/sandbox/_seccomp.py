@@ -1,10 +1,10 @@
 """Seccomp filters, assembled by hand (classic BPF, ``seccomp(2)``): no library is needed inside the sandbox.
 
-Three levels. ``base`` refuses what no program under test needs and what has broken sandboxes before: namespaces and
-mounts, tracing, kernel interfaces with a history of holes, and every socket family but AF_UNIX. ``offline`` refuses
-that one too, for programs that have no network namespace between them and the host's sockets. ``contestant`` adds what
-a kernel that is already loaded has no use for: new programs and processes, scheduling, sockets, and ways to wake itself
-up while it is stopped (a timer or descriptor that sends SIGCONT ends a SIGSTOP).
+``base`` refuses what no program under test needs and what has broken sandboxes before: namespaces and mounts, tracing,
+kernel interfaces with a history of holes, and every socket family but AF_UNIX. ``offline`` refuses that one too, for
+programs that have no network namespace between them and the host's sockets. ``contestant`` adds what a kernel that is
+already loaded has no use for: new programs and processes, scheduling, sockets, and ways to wake itself up while it is
+stopped (a timer or descriptor that sends SIGCONT ends a SIGSTOP). Container engines take the same lists as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ctypes
 import errno
 import functools
 import struct
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from kernelwright.sandbox import _kernel
 
@@ -95,6 +95,7 @@ _CALLS: Final = {
     "pidfd_send_signal": _Call(424, 424, "contestant"),
     "pivot_root": _Call(155, 41, "base"),
     "prctl": _Call(157, 167, None),
+    "prlimit64": _Call(302, 261, None),
     "process_madvise": _Call(440, 440, "base"),
     "process_mrelease": _Call(448, 448, "base"),
     "process_vm_readv": _Call(310, 270, "base"),
@@ -148,12 +149,25 @@ _RETURN: Final = 0x06  # ret #k
 _CLONE_THREAD: Final = 0x00010000
 _CLONE_NEW_ANY: Final = 0x7E020000  # every CLONE_NEW* of clone(2)
 _AF_UNIX: Final = 1
-_TERMINAL_INJECTION: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_OWN_PROCESS: Final = 0
+_TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x540E, 0x40045436)  # TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCSIG
 _F_SETSIG: Final = 10
-_FLAG_TSYNC_SPEC_ALLOW: Final = 1 | 4
+_FLAG_TSYNC: Final = 1
+_FLAG_SPEC_ALLOW: Final = 4
 _SET_MODE_FILTER: Final = 1
 
+# glibc falls back to clone, whose flags a filter can see; clone3 passes them in memory, where it can't
+_ABSENT: Final = ("clone3",)
+
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
+_Test = Literal["any bit", "no bit", "is", "is not"]
+
+
+class _Rule(NamedTuple):
+    """Which values of one argument of a call are refused."""
+
+    argument: int
+    refused: tuple[tuple[_Test, int], ...]
 
 
 @functools.cache
@@ -174,15 +188,18 @@ def assemble(level: FilterLevel, machine: str | None = None) -> bytes:
         (_GREATER, 0, 1, _LAST_KNOWN),  # the x32 calls of x86_64 lie above, too
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
     ]
-    for name, call in _CALLS.items():
+    for name in _CALLS:
         number = _number(name, machine)
-        refused = call.level == "base" or call.level == level or (name == "socket" and level == "offline")
-        if number is not None and refused:
+        if number is not None and _refused(name, level):
             program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
-    for name, rule in _argument_rules(level).items():
+    for name in _ABSENT:
         number = _number(name, machine)
         assert number is not None
-        body = [*rule, (_RETURN, 0, 0, _ALLOW)]
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    for name, rule in _rules(level).items():
+        number = _number(name, machine)
+        assert number is not None
+        body = _instructions(rule)
         program += [(_EQUAL, 0, len(body), number), *body]
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
@@ -200,7 +217,37 @@ def install(level: FilterLevel) -> None:
     header = struct.pack("HxxxxxxP", length, ctypes.addressof(code))
     number = _number("seccomp", _kernel.machine())
     assert number is not None
-    _kernel.syscall(number, _SET_MODE_FILTER, _FLAG_TSYNC_SPEC_ALLOW, header, what="seccomp")
+    try:
+        _kernel.syscall(number, _SET_MODE_FILTER, _FLAG_TSYNC | _FLAG_SPEC_ALLOW, header, what="seccomp")
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        _kernel.syscall(number, _SET_MODE_FILTER, _FLAG_TSYNC, header, what="seccomp")  # gVisor knows no SPEC_ALLOW
+
+
+def container_profile(level: FilterLevel = "base", machine: str | None = None) -> dict[str, Any]:
+    """A level in the JSON form that container engines take, for an architecture (default: this one).
+
+    What that form cannot say is left to the program's own filter: calls that later kernels add do not exist.
+
+    Raises:
+        NotImplementedError: no system call table for that architecture.
+    """
+    machine = machine or _kernel.machine()
+    if machine not in _AUDIT_ARCH:
+        raise NotImplementedError(f"no seccomp table for {machine}")
+    names = [name for name in _CALLS if _number(name, machine) is not None]
+    refusals: list[dict[str, Any]] = [{"names": [name for name in names if _refused(name, level)]}]
+    for name, rule in _rules(level).items():
+        for test, value in rule.refused:
+            refusals += [{"names": [name], "args": [arg]} for arg in _engine_arguments(rule.argument, test, value)]
+    syscalls = [{**refusal, "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM} for refusal in refusals]
+    absent = {"names": sorted(_ABSENT), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS}
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [f"SCMP_ARCH_{machine.upper()}"],
+        "syscalls": [*syscalls, absent],
+    }
 
 
 def _number(name: str, machine: str) -> int | None:
@@ -208,35 +255,52 @@ def _number(name: str, machine: str) -> int | None:
     return call.x86_64 if machine == "x86_64" else call.aarch64
 
 
-def _argument(index: int) -> Instruction:
-    """Load the low 32 bits of an argument (little-endian)."""
-    return (_LOAD, 0, 0, 16 + 8 * index)
+def _refused(name: str, level: FilterLevel) -> bool:
+    """Whether a level refuses a call whatever its arguments are."""
+    own = _CALLS[name].level
+    return own == "base" or (own is not None and own == level) or (name == "socket" and level == "offline")
 
 
-def _argument_rules(level: FilterLevel) -> dict[str, list[Instruction]]:
-    """Rules that look at arguments; each falls through to ALLOW."""
-    refuse: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
-    clone: list[Instruction] = [_argument(0), (_ANY_BIT, 0, 1, _CLONE_NEW_ANY), refuse]
-    if level == "contestant":
-        clone += [(_ANY_BIT, 1, 0, _CLONE_THREAD), refuse]
-    injection: list[Instruction] = [_argument(1)]
-    for request in _TERMINAL_INJECTION:
-        injection += [(_EQUAL, 0, 1, request), refuse]
+def _rules(level: FilterLevel) -> dict[str, _Rule]:
+    """The calls of which a level refuses some arguments."""
+    clone: list[tuple[_Test, int]] = [("any bit", _CLONE_NEW_ANY)]
     options = [_kernel.PR_SET_PDEATHSIG]
     if level == "contestant":
+        clone.append(("no bit", _CLONE_THREAD))
         options += [_kernel.PR_SET_DUMPABLE, _kernel.PR_SET_SECCOMP]
-    process: list[Instruction] = [_argument(0)]
-    for option in options:
-        process += [(_EQUAL, 0, 1, option), refuse]
-    rules: dict[str, list[Instruction]] = {
-        "clone": clone,
-        # glibc falls back to clone, whose flags a filter can see; clone3 passes them in memory, where it can't
-        "clone3": [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)],
-        "ioctl": injection,
-        "prctl": process,
+    rules = {
+        "clone": _Rule(0, tuple(clone)),
+        "ioctl": _Rule(1, tuple(("is", request) for request in _TERMINAL_TRICKS)),
+        "prctl": _Rule(0, tuple(("is", option) for option in options)),
+        "prlimit64": _Rule(0, (("is not", _OWN_PROCESS),)),
     }
     if level == "base":
-        rules["socket"] = [_argument(0), (_EQUAL, 1, 0, _AF_UNIX), refuse]
+        rules["socket"] = _Rule(0, (("is not", _AF_UNIX),))
     if level == "contestant":
-        rules["fcntl"] = [_argument(1), (_EQUAL, 0, 1, _F_SETSIG), refuse]
+        rules["fcntl"] = _Rule(1, (("is", _F_SETSIG),))
     return rules
+
+
+def _instructions(rule: _Rule) -> list[Instruction]:
+    """A rule as BPF; the low 32 bits of the argument decide (little-endian), and what is not refused is allowed."""
+    body: list[Instruction] = [(_LOAD, 0, 0, 16 + 8 * rule.argument)]
+    for test, value in rule.refused:
+        code = _ANY_BIT if test in ("any bit", "no bit") else _EQUAL
+        jumps = (1, 0) if test in ("no bit", "is not") else (0, 1)
+        body += [(code, *jumps, value), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
+    return [*body, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _engine_arguments(index: int, test: _Test, value: int) -> list[dict[str, Any]]:
+    """A test as an engine's argument conditions, one for each way in which it holds.
+
+    Engines compare 64 bits where the kernel looks at 32: equality is masked, or a set high bit would get past it.
+    """
+    if test == "any bit":
+        bits = [1 << k for k in range(32) if value >> k & 1]
+        return [{"index": index, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"} for bit in bits]
+    if test == "no bit":
+        return [{"index": index, "value": value, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]
+    if test == "is":
+        return [{"index": index, "value": 0xFFFFFFFF, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}]
+    return [{"index": index, "value": value, "op": "SCMP_CMP_NE"}]

@@ -139,7 +139,7 @@ class Sandbox(Protocol):
 
     @property
     def name(self) -> str:
-        """Its kind: ``bwrap``, ``process`` or ``none``."""
+        """Its kind: ``bwrap``, ``docker``, ``process`` or ``none``."""
 
     @property
     def layers(self) -> tuple[str, ...]:

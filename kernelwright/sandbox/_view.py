@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 WRITABLE: Final = ("/tmp", "/job", "/dev/shm")
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _SYSTEM: Final = ("/usr", "/opt/rh")
 _LINKED: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into /usr where that is merged
 _FILES: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/sys/devices/system/cpu")

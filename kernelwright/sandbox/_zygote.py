@@ -6,8 +6,9 @@ started with the clean environment that its children show in /proc. It is proces
 its end is the end of all of its children.
 
 Requests come over the control socket: {"preload": module} with three descriptors, the worker's control socket and its
-standard output and error. What the worker is to do comes over the worker's own socket (see ``_entry``). When a worker
-ends, the zygote reports {"exit": code} there.
+standard output and error. A fourth one is a process file descriptor of a container's first process: the worker then
+enters that container, as an engine's ``exec`` would, instead of building walls itself. What the worker is to do comes
+over the worker's own socket (see ``_entry``). When a worker ends, the zygote reports {"exit": code} there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kernelwright.sandbox import _confine, _entry, _kernel, _root, messages
 
 _PRELOADED: Final = ("ctypes", "json", "mmap", "struct", "numpy", "torch", "traceback")
 _WORKER_NAMESPACES: Final = _kernel.CLONE_NEWNS | _kernel.CLONE_NEWNET | _kernel.CLONE_NEWIPC | _kernel.CLONE_NEWUTS
+_CONTAINER_NAMESPACES: Final = _WORKER_NAMESPACES | _kernel.CLONE_NEWCGROUP
 _INSIDE_UID: Final = 1000
 
 
@@ -69,7 +71,7 @@ def _enter_namespaces(control: socket.socket) -> None:
 
 def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
     """Fork on request and report exits, until the trusted side hangs up."""
-    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if isolated else -1
+    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     children: dict[int, tuple[int, int]] = {}  # pidfd: (pid, worker's control socket)
     while True:
         poll = select.poll()
@@ -83,36 +85,37 @@ def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
                 request, fds = messages.recv_message(control, timeout_s=10.0)
             except messages.ProtocolError:
                 os._exit(0)
-            started = _fork(control, request, fds, own_pid_namespace)
+            started = _fork(control, request, fds, own_pid_namespace, isolated=isolated)
             if started is not None:
                 worker, pidfd, pid = started
                 children[pidfd] = pid, worker
 
 
 def _fork(
-    control: socket.socket, request: dict[str, Any], fds: tuple[int, ...], own_pid_namespace: int
+    control: socket.socket, request: dict[str, Any], fds: tuple[int, ...], own_pid_namespace: int, *, isolated: bool
 ) -> tuple[int, int, int] | None:
     """Fork one worker; returns its control socket (the zygote's copy), its pidfd and its pid, or None and tells why."""
-    worker, stdout, stderr = fds
+    worker, stdout, stderr, *containers = fds
     try:
         if request["preload"]:
             _preload_safely(request["preload"])
-        if own_pid_namespace >= 0:
+        if containers:
+            _kernel.setns(containers[0], _kernel.CLONE_NEWPID)
+        elif isolated:
             _kernel.unshare(_kernel.CLONE_NEWPID)
         pid = os.fork()
     except OSError as error:
         with socket.socket(fileno=worker) as channel, contextlib.suppress(messages.ProtocolError):
             messages.send_message(channel, {"error": f"the zygote cannot fork: {error}"}, timeout_s=0.0)
-        messages.close_fds([stdout, stderr])
         pid = -1
     if pid == 0:
         control.detach()
-        _become_worker(worker, stdout, stderr, isolated=own_pid_namespace >= 0)
-    if own_pid_namespace >= 0:
+        _become_worker(worker, stdout, stderr, containers[0] if containers else None, isolated=isolated)
+    if containers or isolated:
         _kernel.setns(own_pid_namespace, _kernel.CLONE_NEWPID)
+    messages.close_fds([stdout, stderr, *containers])
     if pid < 0:
         return None
-    messages.close_fds([stdout, stderr])
     return worker, os.pidfd_open(pid), pid
 
 
@@ -124,14 +127,14 @@ def _preload_safely(name: str) -> None:
             raise OSError(f"importing {name} starts threads")
 
 
-def _become_worker(control_fd: int, stdout: int, stderr: int, *, isolated: bool) -> NoReturn:
+def _become_worker(control_fd: int, stdout: int, stderr: int, container: int | None, *, isolated: bool) -> NoReturn:
     """In the child: let go of all that is the zygote's, build the walls, and go on as every first program does."""
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != control_fd:
+        if fd > 2 and fd not in (control_fd, container):
             messages.close_fds([fd])
     _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
@@ -142,7 +145,10 @@ def _become_worker(control_fd: int, stdout: int, stderr: int, *, isolated: bool)
         os._exit(125)
     try:
         _confine.join_groups(fds[1:])
-        if isolated:
+        if container is not None:
+            _kernel.setns(container, _CONTAINER_NAMESPACES)
+            os.close(container)
+        elif isolated:
             _kernel.unshare(_WORKER_NAMESPACES)
             _root.build_root(plan["root"])
             socket.sethostname("sandbox")

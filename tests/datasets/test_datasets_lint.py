@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from kernelwright.datasets import (
     lint_static,
     parse_problem,
 )
+from kernelwright.datasets._lint import lint_summary
 from kernelwright.errors import MachineError
 
 LARGE = {"ROWS = 4": "ROWS = 40", '"ROWS": 4, "FEATURES": 6': '"ROWS": 40, "FEATURES": 60'}
@@ -33,12 +35,24 @@ def parsed(source: str):
     return parse_problem(source, id="s/level1/p", suite="s", level=1, name="p")
 
 
-def run(source: str) -> dict[str, LintFinding]:
+def declared(source: str, **fields):
+    """The problem with metadata fields set that its file does not have."""
+    problem = parsed(source)
+    known = {name: getattr(problem.meta, name) for name in type(problem.meta).model_fields}
+    meta = SimpleNamespace(**{**known, "variants_for": problem.meta.variants_for, **fields})
+    return problem.model_copy(update={"meta": meta})
+
+
+def findings_of(problem) -> tuple[LintFinding, ...]:
     def call(entry, payload):
         assert entry == LINT_ENTRY
         return json.loads(json.dumps(_runtime.lint_dynamic(json.loads(json.dumps(payload)))))
 
-    return {finding.rule: finding for finding in lint(parsed(source), call)}
+    return lint(problem, call)
+
+
+def run(source: str) -> dict[str, LintFinding]:
+    return {finding.rule: finding for finding in findings_of(parsed(source))}
 
 
 def test_a_sound_problem_is_clean(well):
@@ -88,6 +102,9 @@ DYNAMIC = [
     ("x.add_(self.weight)\n        return torch.tanh(x) + x * 2", "mutates-input", "info"),
     ("return x[:0] * 2", "empty-output", "error"),
     ("return x + undefined_name", "invalid-reference", "error"),
+    ("return torch.relu(x * self.weight - 2)", "saturated", "warning"),
+    ("return torch.sqrt(x * self.weight)", "non-finite", "warning"),
+    ("return torch.tanh(x)", "unused-parameter", "warning"),
 ]
 
 
@@ -100,6 +117,101 @@ def test_dynamic_rules(well, line_of, body, rule, severity):
     assert finding.line == line_of(source, expected)
 
 
+REDUNDANT = [
+    ("torch.softmax(s.unsqueeze(0), 0) + s", "_softmax works along a dimension of size 1", "warning"),
+    ("s + s.unsqueeze(0).mean(0)", "mean works along a dimension of size 1", "warning"),
+    ("s + s.unsqueeze(-1).max(-1).values", "max works along a dimension of size 1", "warning"),
+    (
+        "s + torch.nn.functional.layer_norm(s.unsqueeze(-1), (1,)).squeeze(-1)",
+        "native_layer_norm works along",
+        "warning",
+    ),
+    ("s + s.sum(1, keepdim=True).expand(40, 60).mean(1, keepdim=True)", "elements are all equal", "warning"),
+    ("s.relu().relu() + s", "relu is applied twice in a row", "warning"),
+    ("s.clamp(-1, 1).clamp(-1, 1) + s", "clamp is applied twice", "warning"),
+    ("-(-s) * 2", "neg is undone", "warning"),
+    ("torch.relu(torch.exp(s))", "relu changes nothing on ordinary inputs", "warning"),
+    ("s * 1.0 - 3", "mul changes nothing", "warning"),
+    ("(s + 0) * 3", "add changes nothing", "warning"),
+    ("s.clamp(-50, 50) * 3", "clamp changes nothing on ordinary inputs", "info"),
+    ("s + (s - s).exp()", "every value that sub computes is the same", "warning"),
+    ("s + torch.arange(2400.0).view(40, 60).cumsum(1)", "cumsum computes a constant", "info"),
+    ("s + [torch.sin(s), 0][1]", "what sin computes never reaches the output", "warning"),
+    ("x.clone()", "equals an input", "warning"),
+]
+
+
+@pytest.mark.parametrize(("value", "message", "severity"), REDUNDANT, ids=[case[0] for case in REDUNDANT])
+def test_work_that_can_be_left_out_is_named_with_its_line(well, line_of, value, message, severity):
+    body = f"s = torch.tanh(x * self.weight)\n        return {value}"
+    source = well.replace(BODY, body)
+    found = [f for f in findings_of(parsed(source)) if f.rule == "redundant-work" and message.strip("_") in f.message]
+    assert [finding.severity for finding in found] == [severity]
+    assert found[0].line == line_of(source, "def forward" if "equals" in message else "        return")
+
+
+NEEDED = [
+    "torch.softmax(s, 0) + s",
+    "s.relu() - (-s).relu() * 2",
+    "s.clamp(-0.3, 0.3).clamp(-0.2, 0.2) * 2",
+    "torch.relu(s).neg().relu_().add(s) if s.sum().item() > -1e9 else s",
+    "s + torch.zeros_like(s).copy_(s.flip(0)).cos()",
+    "(s.sort().values + s).argmax(1)",
+    "torch.maximum(s, s.flip(0))",
+    "s / ((s.square() + 1.0) + 1e-20)",
+    "(torch.nn.functional.dropout(s, 0.5, self.training) + s).exp()",
+]
+
+
+@pytest.mark.parametrize("value", NEEDED)
+def test_work_that_is_needed_is_not_reported(well, value):
+    body = f"s = torch.tanh(x * self.weight)\n        return {value}"
+    assert "redundant-work" not in {f.rule for f in findings_of(parsed(well.replace(BODY, body)))}
+
+
+def test_running_statistics_are_work_that_counts(well):
+    source = well.replace("self.weight = nn.Parameter(torch.ones(features))", "self.norm = nn.BatchNorm1d(features)")
+    source = source.replace(BODY, "return self.norm(x)").replace('"category"', '"mode": "train", "category"')
+    assert "redundant-work" not in run(source)
+
+
+def test_work_on_tensors_without_memory_is_not_looked_at(well):
+    source = well.replace(BODY, "return torch.tanh(x * self.weight).to_sparse().to_dense()")
+    assert run(source)["untraced"].severity == "info"
+
+
+RANDOM = "return torch.dropout(x * self.weight, 0.5, True)"
+
+
+def test_declared_randomness_is_no_error(well):
+    source = well.replace(BODY, RANDOM)
+    assert {"random", "calls-random"} <= set(run(source))
+    for kind in ("seeded", "distribution"):
+        assert findings_of(declared(source, randomness=kind)) == ()
+
+
+def test_randomness_must_be_what_was_declared(well):
+    def rules(body, kind):
+        return {f.rule: f.severity for f in findings_of(declared(well.replace(BODY, body), randomness=kind))}
+
+    other_generator = "return torch.tanh(x * self.weight) + float(__import__('random').SystemRandom().random())"
+    assert rules(BODY, "seeded") == {"not-random": "warning"}
+    assert rules(other_generator, "seeded") == {"nondeterministic": "error"}
+    assert rules(other_generator, "distribution") == {}
+
+
+def test_of_a_problem_with_gradients_only_the_forward_is_looked_at(well):
+    source = well.replace('"category"', '"backward": True, "category"')
+    assert run(source)["forward-only"].severity == "info"
+    assert set(run(source)) == {"forward-only"}
+
+
+def test_a_summary_names_rules_worst_first(well):
+    source = well.replace(BODY, "return torch.relu(torch.relu(torch.dropout(x, 0.5, True)))")
+    assert lint_summary(findings_of(parsed(source))).startswith("error: random; warning: ")
+    assert lint_summary(findings_of(parsed(well))) == ""
+
+
 def test_an_input_without_influence_is_named(well):
     source = well.replace("def forward(self, x)", "def forward(self, x, y)").replace(BODY, TWO)
     source = source.replace("return [torch.randn(ROWS, FEATURES)]", "return [torch.randn(ROWS, FEATURES)] * 2")
@@ -108,7 +220,7 @@ def test_an_input_without_influence_is_named(well):
 
 def test_an_input_that_never_varies_is_perturbed(well):
     source = well.replace("def forward(self, x)", "def forward(self, x, keep)")
-    source = source.replace(BODY, "return torch.tanh(x).masked_fill(~keep, 3.0)")
+    source = source.replace(BODY, "return torch.tanh(x * self.weight).masked_fill(~keep, 3.0)")
     source = source.replace("return [torch.randn(ROWS, FEATURES)]", "return [torch.randn(ROWS, FEATURES), KEEP]")
     source += "\nKEEP = torch.ones(40, 60).tril().bool()\n"
     assert set(run(source)) == {"undeclared-input"}

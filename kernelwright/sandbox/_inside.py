@@ -1,0 +1,107 @@
+"""Process 1 of a container: connects to the trusted side, starts the one program that it is told, reaps, reports.
+
+Started by the engine as ``python _inside.py SOCKET``. Over the connection comes at most one {"argv": [...],
+"env": {...}, "stay": bool} with four descriptors, the program's control socket (its descriptor 3) and its standard
+streams; when the program ends, everything else in the container is ended and {"exit": code} goes back. The container
+then stays, so that its control group can be read, or ends, where the program's end cannot be seen otherwise. One that a
+warm worker enters is told nothing: there this only reaps. The trusted side's hang-up, however it came about, ends the
+container.
+
+The guest shares this process's user id, yet it can neither signal it (process 1 of its namespace), nor look into it
+(not dumpable), nor speak on the connection (not inherited).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # started as a file, without PYTHONPATH
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+import contextlib
+import select
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from kernelwright.sandbox import _kernel, messages
+
+CONTROL_FD: Final = 3
+_TIMEOUT_S: Final = 10.0
+
+
+def main() -> NoReturn:
+    """Entry point of the file."""
+    _kernel.prctl(_kernel.PR_SET_DUMPABLE, 0)
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.connect(sys.argv[1])
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(link, select.POLLIN | select.POLLRDHUP)
+    poll.register(wake_read, select.POLLIN)
+    program, stays = 0, True
+    while True:
+        for fd, events in poll.poll():
+            if fd == wake_read:
+                os.read(wake_read, 4096)
+                if program in (ended := _reap()):
+                    _finish(link, ended[program], stays=stays)
+            elif events & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
+                os._exit(0)
+            else:
+                message, fds = messages.recv_message(link, timeout_s=_TIMEOUT_S)
+                program, stays = _start(message, fds), message["stay"]
+
+
+def _start(message: Mapping[str, Any], fds: Sequence[int]) -> int:
+    """Fork the program; returns its process id."""
+    pid = os.fork()
+    if pid == 0:
+        _become(message["argv"], message["env"], fds)
+    messages.close_fds(fds)
+    return pid
+
+
+def _become(argv: list[str], env: dict[str, str], fds: Sequence[int]) -> NoReturn:
+    """In the child: the standard streams and the control socket, nothing else (all others close), and the program."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for source, target in zip(fds, (CONTROL_FD, 0, 1, 2), strict=True):
+            os.dup2(source, target)
+        os.execve(argv[0], argv, env)
+    finally:
+        os._exit(127)
+
+
+def _reap() -> dict[int, int]:
+    """Take leave of all children that have ended, adopted ones too: {process id: exit code}."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = os.waitstatus_to_exitcode(status)
+    return ended
+
+
+def _finish(link: socket.socket, code: int, *, stays: bool) -> NoReturn:
+    """End what the program left, tell its exit code, and where the container stays, wait for the hang-up."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(messages.ProtocolError):
+        messages.send_message(link, {"exit": code}, timeout_s=_TIMEOUT_S)
+    if stays:
+        poll = select.poll()
+        poll.register(link, select.POLLRDHUP)
+        poll.poll()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""``problems lint`` over several problems: one table, one exit code, and no problem that is left out silently."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+import kernelwright.sandbox
+from kernelwright.sandbox import WorkerFailed
+
+SOFTMAX = "kernelwright/level1/softmax"
+
+PROBLEM = """import torch
+from torch import nn
+
+N = 64
+
+PROBLEM = {
+    "inputs": {"x": {"fill": "normal"}},
+    "variants": {"cpu": [{"N": 64}, {"N": 7}]},
+}
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.exp(x) - x
+
+
+def get_inputs():
+    return [torch.randn(N, N)]
+
+
+def get_init_inputs():
+    return []
+"""
+WEAKER = {
+    "warned.py": PROBLEM.replace("- x", "- torch.rand_like(x)"),
+    "wrong.py": PROBLEM.replace("torch.exp(x) - x", "torch.ones(N)"),
+    "broken.py": "def forward(:\n",
+    "gradients.py": PROBLEM.replace('    "inputs"', '    "backward": True,\n    "inputs"'),
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = {"sound.py": tmp_path / "sound.py", **{name: tmp_path / name for name in WEAKER}}
+    for name, path in paths.items():
+        path.write_text(WEAKER.get(name, PROBLEM))
+    return paths
+
+
+@pytest.fixture
+def suite(tmp_path, files):
+    folder = tmp_path / "mine" / "level1"
+    folder.mkdir(parents=True)
+    for number, name in enumerate(("sound.py", "warned.py", "gradients.py"), 1):
+        (folder / f"{number:02d}_{name}").write_text(files[name].read_text())
+    return folder
+
+
+class Sandbox:
+    """Answers for the worker: no findings, but for the problem that kills it."""
+
+    def call(self, entry, payload, *, limits):
+        assert limits.memory_bytes > 0
+        if "ones(N)" in payload["source"]:
+            raise WorkerFailed("lint_dynamic took too long", kind="timeout")
+        return {"findings": []}
+
+
+@pytest.fixture
+def sandbox(monkeypatch):
+    opened = []
+
+    @contextmanager
+    def open_one(kind):
+        opened.append(kind)
+        yield Sandbox()
+
+    monkeypatch.setitem(vars(kernelwright.sandbox), "open_sandbox", open_one)
+    return opened
+
+
+def test_several_problems_make_one_table(terminal, files, sandbox):
+    data = terminal.json("problems", "lint", files["sound.py"], files["warned.py"], files["gradients.py"])
+    assert data["ok"]
+    counts = [(row["problem"], row["errors"], row["warnings"], row["infos"]) for row in data["problems"]]
+    assert counts == [("file/sound", 0, 0, 0), ("file/warned", 0, 1, 0), ("file/gradients", 0, 0, 1)]
+    assert data["problems"][1]["findings"][0]["rule"] == "calls-random"
+    assert len(sandbox) == 1
+    text = terminal("problems", "lint", files["sound.py"], files["warned.py"]).stdout
+    assert "warnings" in text
+    assert "file/warned" in text
+    assert "calls-random" in text
+
+
+def test_a_problem_with_an_error_makes_the_exit_code_1(terminal, files):
+    data = terminal.json("problems", "lint", files["wrong.py"], files["sound.py"], "--static", code=1)
+    assert not data["ok"]
+    assert [row["ok"] for row in data["problems"]] == [False, True]
+    assert data["problems"][0]["errors"] == 1
+
+
+def test_problems_that_cannot_be_read_or_run_are_rows_too(terminal, files, sandbox):
+    data = terminal.json("problems", "lint", files["broken.py"], files["wrong.py"], files["sound.py"], code=1)
+    broken, dead, sound = data["problems"]
+    assert broken["problem"] == str(files["broken.py"])
+    assert broken["findings"][0]["rule"] == dead["findings"][0]["rule"] == "invalid-reference"
+    assert broken["findings"][0]["line"] == 1
+    assert "took too long" in dead["findings"][0]["message"]
+    assert sound["ok"]
+
+
+def test_alone_a_broken_problem_is_an_error_of_the_command(terminal, files):
+    assert "not valid Python" in terminal("problems", "lint", files["broken.py"], "--static", code=1).stderr
+
+
+def test_one_problem_is_shown_in_full(terminal, files):
+    data = terminal.json("problems", "lint", files["warned.py"], "--static", code=1)
+    assert data["problem"] == "file/warned"
+    assert (
+        "warning: calls-random (line 14)" in terminal("problems", "lint", files["warned.py"], "--static", code=1).stdout
+    )
+
+
+def test_a_suite_is_linted_whole(terminal, suite):
+    folder = suite.parent
+    data = terminal.json("problems", "lint", "--suite", "mine", "--suite-dir", folder, "--static")
+    assert [row["problem"] for row in data["problems"]] == [
+        f"mine/level1/{n}" for n in ("sound", "warned", "gradients")
+    ]
+    both = terminal.json("problems", "lint", SOFTMAX, "--suite", "mine", "--suite-dir", folder, "--static")
+    assert [row["problem"] for row in both["problems"]][:2] == [SOFTMAX, "mine/level1/sound"]
+
+
+def test_the_built_in_suite_reads_clean(terminal):
+    data = terminal.json("problems", "lint", "--suite", "kernelwright", "--static")
+    assert len(data["problems"]) == 30
+    assert sum(row["errors"] + row["warnings"] for row in data["problems"]) == 0
+
+
+def test_something_must_be_named(terminal):
+    assert "--suite" in terminal("problems", "lint", code=2).stderr
+    assert (
+        terminal.json("problems", "lint", "no/such/problem", "softmax", "--static", code=2)["error"]["exit_code"] == 2
+    )
+    assert json.loads(terminal("problems", "lint", "--suite", "nothing", "--json", code=2).stdout)["error"]
