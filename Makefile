@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test test-adversarial test-docker check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -16,6 +16,14 @@ demo: setup ## optimise ten built-in problems on this CPU and print the winners
 
 test: setup ## run the test suite
 	@$(BIN)/python -m pytest
+
+test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here
+	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py
+	@KERNELWRIGHT_TEST_SANDBOX=process $(BIN)/python -m pytest -m "" tests/adversarial/test_attacks.py
+	@KERNELWRIGHT_TEST_SANDBOX=docker scripts/with_docker.sh $(BIN)/python -m pytest -m "" tests/adversarial/test_attacks.py
+
+test-docker: setup ## the container sandbox, on an engine of its own (root; docker.io or podman)
+	@scripts/with_docker.sh $(BIN)/python -m pytest -rs -m docker tests/sandbox/test_sandbox_docker.py
 
 check: setup ## formatting, lint, strict types, direction of imports
 	@$(BIN)/ruff format --check .

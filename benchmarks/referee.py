@@ -74,15 +74,14 @@ extern "C" void softmax(const float* x, float* y, int64_t rows, int64_t cols) {
   for (int64_t i = 0; i < rows; i++) {
     const float* a = x + i * cols;
     float* b = y + i * cols;
-    float largest = a[0], sums[16] = {0}, sum = 0;
+    float largest = a[0], sum = 0;
     for (int64_t j = 0; j < cols; j++) largest = a[j] > largest ? a[j] : largest;
-    for (int64_t j = 0; j < cols; j++) { float e = expf(a[j] - largest); b[j] = e; sums[j % 16] += e; }
-    for (int k = 0; k < 16; k++) sum += sums[k];
+    for (int64_t j = 0; j < cols; j++) sum += b[j] = expf(a[j] - largest);
     for (int64_t j = 0; j < cols; j++) b[j] /= sum;
   }
 }
 // NUMBER
-""")
+""", flags=("-ffast-math",))
 
 
 class ModelNew(nn.Module):

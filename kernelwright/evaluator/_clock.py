@@ -58,6 +58,7 @@ class DoorLibrary:
     """The compiled ``_door.c``: for the referee by ctypes, for workers as a sealed memory file."""
 
     def __init__(self, cache_dir: Path) -> None:
+        self.yielding = len(os.sched_getaffinity(0)) < 2  # asked before anybody pins this thread
         path = build_library("door", cache_dir)
         self.data = path.read_bytes()
         self.window = ctypes.CDLL(str(path)).kw_window
@@ -80,7 +81,7 @@ class Door:
         self._answer = SharedMemory.create(wire.ANSWER_BYTES, "answer")
         self._reveal.seal()
         self._buffer = np.zeros(0, dtype=np.uint8)
-        self._yielding = int(len(os.sched_getaffinity(0)) < 2)
+        self._yielding = int(library.yielding)
         self._reveal_at = ctypes.addressof(ctypes.c_char.from_buffer(self._reveal.view))
         self._answer_at = ctypes.addressof(ctypes.c_char.from_buffer(self._answer.view))
 
@@ -110,11 +111,13 @@ class Door:
         capacity: Sequence[int],
         *,
         call_timeout_s: float,
+        untimed: bool = False,
     ) -> Window:
         """One window over ``slots``; the outputs of the calls in ``reads`` (positions) are read.
 
         Args:
             capacity: bytes that each output may span, in order.
+            untimed: give the core away while waiting, to whoever looks at the worker meanwhile.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -147,7 +150,7 @@ class Door:
         )
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while True:
-            code = self._library.window(*arguments, ctypes.c_int64(patience), ctypes.c_int(self._yielding))
+            code = self._library.window(*arguments, ctypes.c_int64(patience), ctypes.c_int(self._yielding or untimed))
             if code == _DONE:
                 break
             if code != _PENDING:

@@ -24,7 +24,6 @@ from kernelwright.evaluator._timing import Plan
 _SAMPLED_WINDOWS = 40  # at most
 _SAMPLED_S = 0.06
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
-_WANTED_SAMPLES = 100
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _MOSTLY = 0.6
@@ -68,7 +67,7 @@ class Evidence(NamedTuple):
         Around a kernel of a microsecond, allocating its output and Python take nearly all of the time. So a candidate
         whose calls do no arithmetic in torch, and need its kernels, is left alone unless libraries take most of it.
         """
-        if share.samples < _FEWEST_SAMPLES or _upper(share) >= OWN_AT_LEAST:
+        if share.samples < _FEWEST_SAMPLES or _bounds(share)[1] >= OWN_AT_LEAST:
             return False
         tiny = self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
         return not tiny
@@ -105,11 +104,18 @@ class Trace(NamedTuple):
         )
 
 
-def _upper(share: Share) -> float:
-    """Upper end of Wilson's 95% interval of the own share (E. B. Wilson, J. Amer. Statist. Assoc. 22, 1927)."""
+def _bounds(share: Share) -> tuple[float, float]:
+    """Wilson's 95% interval of the own share (E. B. Wilson, J. Amer. Statist. Assoc. 22, 1927)."""
     n, p, z = share.samples, share.own, 1.96
     centre = p + z * z / (2 * n)
-    return (centre + z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))) / (1 + z * z / n)
+    reach = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
+
+
+def _is_decided(share: Share) -> bool:
+    """Whether there are enough samples to say on which side of the least own share this one lies."""
+    low, high = _bounds(share)
+    return share.samples >= _FEWEST_SAMPLES and not low <= OWN_AT_LEAST <= high
 
 
 class GhostBuilds:
@@ -142,7 +148,7 @@ def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
     """
     share = None
     deadline = time.monotonic() + _SAMPLED_AT_MOST_S
-    while share is None or share.samples < _WANTED_SAMPLES:
+    while share is None or not _is_decided(share):
         running = _burst(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
         share = _together(share, running.result())
         if share is None or time.monotonic() > deadline:
@@ -152,17 +158,19 @@ def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
 
 def _burst(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Sampling:
     rng = np.random.default_rng()
-    spent_s = 0.0
+    spent_s, capacity = 0.0, pool.variant.capacity()
+    pool.refill(np.arange(pool.slots))
     files = frozenset(side.client.products)
     worker = side.client.worker.pid
     with sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US) as running:
+        side.thaw()
         for _ in range(_SAMPLED_WINDOWS):
             order = rng.permutation(pool.slots)[: plan.calls]
-            pool.refill(order)
-            window = side.window(order, [], call_timeout_s=call_timeout_s)
+            window = side.door.window(side.client, order, [], capacity, call_timeout_s=call_timeout_s, untimed=True)
             spent_s += float(window.durations_ns.sum()) / 1e9
             if spent_s >= _SAMPLED_S:
                 break
+        side.freeze()
     return running
 
 

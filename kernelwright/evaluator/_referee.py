@@ -179,7 +179,7 @@ class Referee:
         cannot show it; there each of these workers compiles for itself.
         """
         mounts, variables = [], dict(env or {})
-        if inductor_cache is not None and self.sandbox.name == "bwrap":
+        if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
             folder = self._cache_dir / "inductor" / inductor_cache[:32]
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o1777)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
+_TIMEABLE_MS = 0.005  # nothing is called faster on problems whose reference takes less
 _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
 _GHOST_TRIALS = 3
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
@@ -631,10 +632,14 @@ class ProblemSession:
         if not intervals:
             why = "; ".join(f"{name}: {reason}" for name, reason in self._clockwork.unavailable.items())
             raise MachineError(f"no baseline of {self.problem.id} could be timed: {why}", hint="add the baseline eager")
+        eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
+        if eager_ms < _TIMEABLE_MS:
+            progress.note("too-small-to-time", f"the reference takes {1000 * eager_ms:.2g} us: overhead decides")
         speedup = {}
         for name, interval in intervals.items():
             median, low, high = interval.ratios()
-            speedup[name] = Speedup(median=median, low=low, high=high, faster=interval.low > math.log1p(noise_bound))
+            faster = interval.low > math.log1p(noise_bound) and eager_ms >= _TIMEABLE_MS
+            speedup[name] = Speedup(median=median, low=low, high=high, faster=faster)
         own = [s.latency_ms for s in progress.samples if s.role == "candidate"]
         median, low, high = statistics.latency_interval(own)
         for name in intervals:

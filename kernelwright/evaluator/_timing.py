@@ -209,11 +209,9 @@ class Turns:
 
     def _place_reserve(self, slots: np.ndarray, reads: np.ndarray) -> dict[int, int]:
         """Put a trial of the reserve, now and then, where an output will be read; which one, by its call."""
-        left = [k for k, trial in enumerate(self._reserve) if k not in self._seen]
-        if not left or self._rng.random() < _RESERVE_PAUSE:
+        if not self._reserve or self._rng.random() < _RESERVE_PAUSE:
             return {}
-        first = left[int(self._rng.integers(len(left)))]
-        known = {int(self._rng.choice(reads)): first}
+        known = {int(self._rng.choice(reads)): int(self._rng.integers(len(self._reserve)))}
         self._pool.place({int(slots[call]): self._reserve[k] for call, k in known.items()})
         return known
 

@@ -11,17 +11,8 @@ from kernelwright.config import Settings
 from kernelwright.evaluator import ProblemSession, Referee
 from kernelwright.records import Backend, Candidate, Evaluation
 
-MARKERS = (
-    "adversarial: the corpus of attacks in ways that take long; `make test-adversarial` runs all of them",
-    "host_attack: an attack on the host, which is also run as an ordinary user",
-)
 SANDBOX = os.environ.get("KERNELWRIGHT_TEST_SANDBOX", "auto")
 _LIVE_TWINS = 3  # processes of references that are kept alive; the others start again when they are needed
-
-
-def pytest_configure(config):
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -58,12 +58,6 @@ EVERYONE, USER = ("root", "user"), ("user",)
 HOLES = {
     "host/memory_files": (USER, "the watchdog does not count memory files that are not mapped"),
     "host/page_tables": (USER, "the watchdog does not count page tables"),
-    "host/unstoppable": (EVERYONE, "a freeze that is not confirmed is an error and no verdict"),
-    "host/false_build_sources": (EVERYONE, "a source that cannot be read is an error and no verdict"),
-    "host/message_without_reason": (EVERYONE, "a verdict without a reason cannot be made"),
-    "host/message_without_text": (EVERYONE, "text with lone surrogates cannot be stored"),
-    "host/hostile_text": (EVERYONE, "text with lone surrogates cannot be stored"),
-    "host/flood_of_requests": (EVERYONE, "a deadline is looked at only while waiting"),
 }
 
 

@@ -5,6 +5,7 @@ row: telling checks from timing; lower precision inside
 problem: problems/row_softmax.py
 backend: cpp
 screen: passes
+aim: time
 """
 
 import torch
