@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
-_TIMEABLE_MS = 0.005  # nothing is called faster on problems whose reference takes less
+_TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less
 _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
 _GHOST_TRIALS = 3
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
@@ -683,7 +683,7 @@ class ProblemSession:
             new = tuple(f for f in result.findings if f.rule not in {seen.rule for seen in progress.findings})
             progress.findings += new
             if result.status is not None:
-                raise _Refused(result.status, "screen", f"in what it had built: {result.reason}")
+                raise _Refused(result.status, "build", f"in what it had built: {result.reason}")
 
     def _refuse(self, failed: WorkerFailed, side: Side, stage: FailedStage, progress: _Progress) -> NoReturn:
         """Turn the failure of a candidate's worker into its status; a twin's failure is the machine's."""

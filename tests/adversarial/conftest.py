@@ -65,6 +65,7 @@ def judges(tmp_path_factory):
             "cache_dir": str(tmp_path_factory.mktemp("cache")),
             "sandbox": SANDBOX,
             "looks": (12,),
+            "window_ms": 1.0,
             "call_timeout_s": 3.0,
             "build_timeout_s": 40.0,
             "memory_bytes": 3 << 29,

@@ -151,7 +151,7 @@ def test_the_file_is_a_sound_problem(case):
     assert problem.meta.category == "captured"
     assert problem.meta.title == "Example"
     findings = lint(problem, lambda entry, payload: _runtime.lint_dynamic(payload))
-    assert {finding.rule for finding in findings} <= {"too-small"}
+    assert {finding.rule for finding in findings} <= {"too-small", "redundant-work"}  # a module may repeat itself
     module = _runtime.load_reference(source, {})
     made = _runtime.make_inputs(module, 1)
     assert [(v.shape, v.dtype) for v in made] == [(v.shape, v.dtype) for v in tensors(inputs)]
