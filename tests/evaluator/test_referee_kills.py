@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SOFTMAX_PROBLEM, make_problem
 from referee_candidates import candidate
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
@@ -185,7 +185,7 @@ DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from conftest import SOFTMAX_PROBLEM, make_problem
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 from test_referee_kills import QUICK, source
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
