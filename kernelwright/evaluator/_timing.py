@@ -37,7 +37,6 @@ _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
 _SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
 _SLOW_READ_NS = 5_000.0
 _LEAST_READ_TIMES = 24
-_INDEX_FLIPS = 0.05  # of indices: near ties fall either way; trials of the reserve judge them by their values
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 
 
@@ -112,10 +111,10 @@ class Comparison:
             return alike_in_size(ours, theirs)
         trial = self._trials.get(label, self._first)
         if spec.dtype not in wire.FLOATS:
-            index = trial.truths[j].rule is not None
-            if index and not is_normal(label):
-                return True  # equal values abound, and any of their indices is right
-            return not ours.size or bool(np.mean(ours != theirs) <= (_INDEX_FLIPS if index else _FLIPS))
+            ties = trial.truths[j].rule is not None and not is_normal(
+                label
+            )  # equal values: any of their indices is right
+            return ties or not ours.size or bool(np.mean(ours != theirs) <= _FLIPS)
         return self._within(ours, theirs, trial.truths[j].scale, trial.reduction, normal=is_normal(label))
 
     def _within(self, ours: np.ndarray, theirs: np.ndarray, scale: np.ndarray, reduction: int, *, normal: bool) -> bool:
