@@ -43,10 +43,10 @@ from torch import nn
 PROBLEM = {
     "category": "softmax",
     "inputs": {"x": {"fill": "normal", "low": -100.0, "high": 100.0}},
-    "variants": {"cpu": [{"ROWS": 64, "COLS": 512}, {"ROWS": 7, "COLS": 131}]},
+    "variants": {"cpu": [{"ROWS": 32, "COLS": 256}, {"ROWS": 7, "COLS": 131}]},
 }
-ROWS = 64
-COLS = 512
+ROWS = 32
+COLS = 256
 
 
 class Model(nn.Module):
@@ -112,7 +112,7 @@ SEARCH_PAIRS = 31
 
 
 def small_problem() -> Problem:
-    """A softmax of 64 rows of 512."""
+    """A softmax of 32 rows of 256."""
     return parse_problem(SMALL, id="benchmark/level1/softmax", suite="benchmark", level=1, name="softmax")
 
 

@@ -23,6 +23,7 @@ from kernelwright.sandbox import SharedMemory, product_memfd
 _DONE, _PENDING, _READ_FAILED, _BAD_CLAIM = range(4)
 _FIRST_PATIENCE_NS = 2_000_000
 _PATIENCE_NS = 20_000_000
+_SLEEPS = 2  # see _door.c
 
 
 class _Progress(ctypes.Structure):
@@ -117,7 +118,7 @@ class Door:
 
         Args:
             capacity: bytes that each output may span, in order.
-            untimed: give the core away while waiting, to whoever looks at the worker meanwhile.
+            untimed: leave the core while waiting, to whoever looks at the worker meanwhile.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -148,9 +149,10 @@ class Door:
             ctypes.c_int64(outputs),
             *_pointers(tables, durations, reads_ns),
         )
+        waiting = ctypes.c_int(_SLEEPS if untimed else self._yielding)
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while True:
-            code = self._library.window(*arguments, ctypes.c_int64(patience), ctypes.c_int(self._yielding or untimed))
+            code = self._library.window(*arguments, ctypes.c_int64(patience), waiting)
             if code == _DONE:
                 break
             if code != _PENDING:

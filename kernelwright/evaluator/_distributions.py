@@ -1,4 +1,4 @@
-"""Fresh inputs from secret seeds: the distributions of the check, the format of the precision probe, the timing bank.
+"""Fresh inputs from secret seeds: the distributions of the check, the format of the precision probe.
 
 Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and handed over as its upper 16 bits
 (``uint16``).
@@ -6,9 +6,9 @@ Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and h
 The probe format: float32 numbers whose mantissa bits 12 and 15 are equal and whose lowest 12 bits are not all zero.
 Drawing the lowest 12 bits anew gives a neighbour x' of the same format that becomes the same TF32, float16 and bfloat16
 number as x, whether by rounding (both down where the bits are 0, both up where they are 1) or by truncation, while
-float32 sees the difference. All normal data has this format, in timing as well, so that a probe cannot be told from
-other inputs. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane sum of 65,536
-terms was off by 100 error scales instead of 8.)
+float32 sees the difference. All data of independent numbers has this format, in timing as well, so that a probe cannot
+be told from other inputs. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane sum
+of 65,536 terms was off by 100 error scales instead of 8.)
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
 
     Args:
         name: a member of :func:`distributions_for`.
-        dtype: torch's name without its prefix. Normal float32 data has the probe format; bfloat16 comes as uint16
-            bits. Bounds are rounded to the dtype.
+        dtype: torch's name without its prefix. Independent float32 numbers have the probe format; bfloat16 comes as
+            uint16 bits. Bounds are rounded to the dtype.
 
     Raises:
         UsageError: an unknown distribution or dtype, or integers without finite bounds.
@@ -89,7 +89,7 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
     low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
     values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
-    if name == "normal" and dtype == "float32":
+    if name in INDEPENDENT and dtype == "float32":
         return probe_format(values, rng, low, high)
     return _as_dtype(values, dtype)
 
@@ -104,21 +104,6 @@ def probe_pair(
 ) -> tuple[Float32Array, Float32Array]:
     """``x`` in the probe format, and its neighbour x' of the same format (perturb one input at a time)."""
     return _coded(x, rng, low, high)
-
-
-def bank(elements: int, domain: InputDomain, rng: np.random.Generator, dtype: str = "float32") -> Array:
-    """The private bank from which timed slots are refilled: ``elements`` plain values, one-dimensional.
-
-    Make it a few times as large as a slot; :func:`refill` takes windows at random offsets.
-    """
-    return make("uniform" if domain.fill == "uniform" else "normal", (elements,), dtype, domain, rng)
-
-
-def refill(slot: Array, source: Array, rng: np.random.Generator) -> None:
-    """Overwrite ``slot`` (contiguous, the bank's dtype) with a window of the bank at a random offset."""
-    flat = slot.reshape(-1)
-    offset = int(rng.integers(0, source.size - flat.size + 1))
-    np.copyto(flat, source[offset : offset + flat.size])
 
 
 # ------------------------------------------------------------------------------------------------ distributions
@@ -178,6 +163,8 @@ _MAKERS: Mapping[str, _Maker] = {
     "mixed_signs": _mixed_signs,
     "binary": _binary,
 }
+# Those whose elements are drawn one by one from a density; the others repeat numbers.
+INDEPENDENT = frozenset({"normal", "uniform", "large", "tiny", "mixed_signs"})
 
 
 def _shrink(name: str, dtype: str) -> float:

@@ -7,6 +7,7 @@ the evidence says that own kernels are not needed, or hardly run, the candidate 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -15,14 +16,14 @@ import numpy as np
 
 from kernelwright.evaluator._build import BuildOutcome, BuildService
 from kernelwright.evaluator._client import readable
-from kernelwright.evaluator._ghost import GhostProduct, stub_functions
+from kernelwright.evaluator._ghost import GhostProduct, declared_returns, stub_functions
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._share import OWN_AT_LEAST, Sampling, Share, ShareSampler, label
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
 
 _SAMPLED_WINDOWS = 40  # at most
-_SAMPLED_S = 0.06
+_SAMPLED_S = 0.025
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
@@ -119,18 +120,29 @@ def _is_decided(share: Share) -> bool:
 
 
 class GhostBuilds:
-    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each."""
+    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each.
+
+    It compiles nothing before :meth:`release`, so that it finds the products of another worker's requests.
+    """
 
     def __init__(self, builds: BuildService) -> None:
         self._builds = builds
+        self._released = threading.Event()
         self.stubs: list[GhostProduct] = []
+
+    def release(self) -> None:
+        """Go on with requests that wait."""
+        self._released.set()
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
         """Build as always, then stub the product; one that cannot be stubbed stays as it is."""
+        defines = _defines(message.get("flags"))
+        declared_returns(source, defines)  # takes a while, and is remembered
+        self._released.wait()
         outcome = self._builds.build(message, source)
         if outcome.product is None:
             return outcome
-        ghost = stub_functions(outcome.product, source, defines=_defines(message.get("flags")))
+        ghost = stub_functions(outcome.product, source, defines=defines)
         self.stubs.append(ghost)
         return outcome if ghost.product is None else outcome._replace(product=ghost.product)
 
@@ -159,13 +171,14 @@ def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
 def _burst(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Sampling:
     rng = np.random.default_rng()
     spent_s, capacity = 0.0, pool.variant.capacity()
-    pool.refill(np.arange(pool.slots))
+    fresh = rng.permutation(pool.slots)[: 2 * plan.calls]
+    pool.refill(fresh)
     files = frozenset(side.client.products)
     worker = side.client.worker.pid
     with sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US) as running:
         side.thaw()
         for _ in range(_SAMPLED_WINDOWS):
-            order = rng.permutation(pool.slots)[: plan.calls]
+            order = rng.permutation(fresh)[: plan.calls]
             window = side.door.window(side.client, order, [], capacity, call_timeout_s=call_timeout_s, untimed=True)
             spent_s += float(window.durations_ns.sum()) / 1e9
             if spent_s >= _SAMPLED_S:

@@ -6,9 +6,12 @@ what it sees, and answer all of it in advance.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,28 +23,66 @@ _ENTRIES = 4096
 _SAMPLES = 1 << 18
 _LOW_BITS = np.uint32(0xFFFF)
 _EXPONENT = np.uint32(0x7F800000)
+_KEY_BYTES = 32
+_SHARED_ELEMENTS = 1 << 16  # with fewer, waking a second thread takes longer than it saves
+_PIECE = np.dtype([("out", np.uintp), ("count", np.int64), ("table", np.uintp), ("key", np.uint8, _KEY_BYTES)])
+
+
+class Pieces(NamedTuple):
+    """Memory to be filled, piece by piece: addresses and numbers of elements (float32), and addresses of the tables of
+    :func:`quantiles` after which it is drawn; each (pieces,)."""
+
+    out: np.ndarray
+    elements: np.ndarray
+    table: np.ndarray
 
 
 class FreshLibrary:
-    """The compiled ``_fresh.c``."""
+    """The compiled ``_fresh.c``, run by two threads: nobody else does anything while slots are filled.
 
-    def __init__(self, cache_dir: Path) -> None:
-        self._fresh = ctypes.CDLL(str(build_library("fresh", cache_dir))).kw_fresh
-        self._fresh.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
-        self._fresh.restype = None
-
-    def fill(self, out: np.ndarray, table: np.ndarray) -> None:
-        """Independent numbers into ``out`` (float32, contiguous), after a table of :func:`quantiles`."""
-        key = os.urandom(32)
-        self._fresh(out.ctypes.data, out.size, table.ctypes.data, key)
-
-
-def quantiles(domain: InputDomain, rng: np.random.Generator) -> np.ndarray | None:
-    """4096 float32 bit patterns after which plain data of a domain is drawn, their lower 16 bits zero.
-
-    None where the domain is too narrow for numbers whose lower bits are free.
+    Args:
+        other_cpu: the core of the second thread; None where there is but one.
     """
-    name = "uniform" if domain.fill == "uniform" else "normal"
+
+    def __init__(self, cache_dir: Path, other_cpu: int | None = None) -> None:
+        self._fresh = ctypes.CDLL(str(build_library("fresh", cache_dir))).kw_fresh
+        self._fresh.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._fresh.restype = None
+        self._helper = None if other_cpu is None else ThreadPoolExecutor(1, "fresh", lambda: _pin(other_cpu))
+
+    def close(self) -> None:
+        """End the second thread."""
+        if self._helper is not None:
+            self._helper.shutdown()
+
+    def fill(self, pieces: Pieces) -> None:
+        """Independent numbers into every piece."""
+        rows = np.zeros(len(pieces.out), dtype=_PIECE)
+        rows["out"], rows["count"], rows["table"] = pieces
+        rows["key"] = np.frombuffer(os.urandom(_KEY_BYTES * len(rows)), dtype=np.uint8).reshape(-1, _KEY_BYTES)
+        half = len(rows) // 2
+        if self._helper is None or not half or int(rows["count"].sum()) < _SHARED_ELEMENTS:
+            self._fresh(rows.ctypes.data, len(rows))
+            return
+        first, second = rows[:half], rows[half:]
+        other = self._helper.submit(self._fresh, first.ctypes.data, len(first))
+        self._fresh(second.ctypes.data, len(second))
+        other.result()
+
+
+def _pin(cpu: int) -> None:
+    with contextlib.suppress(OSError):  # taken away meanwhile: anywhere will do
+        os.sched_setaffinity(0, {cpu})
+
+
+def quantiles(name: str, domain: InputDomain, rng: np.random.Generator) -> np.ndarray | None:
+    """4096 float32 bit patterns after which data of a distribution is drawn, their lower 16 bits zero.
+
+    None where it does not consist of independent elements, or lies so closely together that the lower bits of its
+    numbers are not free.
+    """
+    if name not in distributions.INDEPENDENT:
+        return None
     values = np.sort(distributions.make(name, (_SAMPLES,), "float32", domain, rng))
     bits = values.view(np.uint32) & ~_LOW_BITS
     ends = bits.view(np.float32), (bits | _LOW_BITS).view(np.float32)

@@ -139,7 +139,7 @@ def stub_functions(product: bytes, source: str, *, defines: Mapping[str, str] | 
         return GhostProduct(None, (), (), f"the product cannot be patched: {error}")
     if any(symbol.name.startswith("PyInit_") for symbol in symbols):
         return GhostProduct(None, (), (), "a Python extension cannot be stubbed: its functions return objects")
-    returns = _declared_returns(source, tuple(sorted((defines or {}).items())))
+    returns = declared_returns(source, defines or {})
     if returns is None:
         names = tuple(sorted({symbol.name for symbol in symbols}))
         return GhostProduct(None, (), names, "the source's declarations could not be read within limits")
@@ -208,9 +208,16 @@ def _explain(kept: list[str], some: bool) -> str:
     return f"{'not' if some else 'nothing was'} stubbed: {', '.join(kept[:_REASON_NAMES])}"[:_REASON_CHARS] + more
 
 
+def declared_returns(source: str, defines: Mapping[str, str]) -> Mapping[str, str | None] | None:
+    """What each ``extern "C"`` function returns, by a parser in a process of its own; the last answers are remembered.
+
+    None for the whole where the source exhausts the parser, for a function where it is declared in two ways.
+    """
+    return _declared_returns(source, tuple(sorted(defines.items())))
+
+
 @functools.lru_cache(maxsize=16)
 def _declared_returns(source: str, defines: tuple[tuple[str, str], ...]) -> Mapping[str, str | None] | None:
-    """What each ``extern "C"`` function returns; None for the whole where the source exhausts the parser."""
     program = [sys.executable, "-I", "-S", "-c", _PARSE_PROGRAM, str(Path(kernelwright.__file__).parent.parent)]
     text = json.dumps([source, dict(defines)]).encode()
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
-from kernelwright.evaluator._fresh import FreshLibrary, quantiles
+from kernelwright.evaluator._fresh import FreshLibrary, Pieces, quantiles
 from kernelwright.evaluator._truth import CANARY, Trial, Variant, write_tensor
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory
@@ -37,37 +37,54 @@ class Source:
             for spec, domain in zip(variant.inputs, variant.domains, strict=True)
             if isinstance(spec, wire.TensorSpec) and domain.fill != "structured" and spec.elements
         ]
-        self._tables = [
-            quantiles(domain, self._rng) if spec.dtype == "float32" else None for spec, domain in self._free
-        ]
         known = {trial.distribution for trial in trials if trial.weights == 0}
         uniform = any(domain.fill == "uniform" for _, domain in self._free)
         wanted = ("uniform", "normal") if uniform else ("normal", "uniform")
         self._plain = next((name for name in wanted if name in known and self._free), "own")
         self._others = sorted(known - {self._plain, "own", "probe"}) if self._free else []
+        self._tables = {
+            name: [self._table(name, *free) for free in self._free] for name in (self._plain, *self._others)
+        }
 
-    def fill(self, slots: Sequence[np.ndarray]) -> list[str]:
-        """Fresh data into slots (uint8); the names of their distributions."""
+    def _table(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray | None:
+        if spec.dtype != "float32":
+            return None
+        return quantiles(_admitted(name, spec, domain), domain, self._rng)
+
+    def fill(self, memory: np.ndarray, slots: np.ndarray) -> list[str]:
+        """Fresh data into ``slots`` of ``memory``, (slots, slot bytes) uint8; the names of their distributions."""
         if self._draw is not None and len(slots):
-            for slot, drawn in zip(slots, self._draw(len(slots)), strict=True):
-                slot[:] = drawn
-        return [self._fill(slot) for slot in slots]
+            memory[slots] = self._draw(len(slots))
+        names = [self._plain, *self._others]
+        chosen = np.zeros(len(slots), dtype=np.int64)
+        if self._others:
+            others = self._rng.integers(1, len(names), len(slots))
+            chosen = np.where(self._rng.random(len(slots)) < _OTHER_SHARE, others, 0)
+        pieces = [piece for i in np.unique(chosen) for piece in self._pieces(memory, slots[chosen == i], names[i])]
+        if pieces:
+            self._library.fill(Pieces(*(np.concatenate(column) for column in zip(*pieces, strict=True))))
+        return [names[i] for i in chosen]
 
-    def _fill(self, slot: np.ndarray) -> str:
-        name = self._plain
-        if self._others and self._rng.random() < _OTHER_SHARE:
-            name = self._others[int(self._rng.integers(len(self._others)))]
-        for (spec, domain), table in zip(self._free, self._tables, strict=True):
-            if name == self._plain and table is not None:
-                self._library.fill(slot[spec.offset : spec.offset + spec.span_bytes].view(np.float32), table)
+    def _pieces(self, memory: np.ndarray, slots: np.ndarray, name: str) -> Iterator[Pieces]:
+        """What of slots that are to hold one distribution the library will fill; the rest is drawn here."""
+        starts = np.uint64(memory.ctypes.data) + slots.astype(np.uint64) * np.uint64(memory.strides[0])
+        for (spec, domain), table in zip(self._free, self._tables[name], strict=True):
+            if table is not None:
+                elements = np.full(len(slots), spec.span_bytes // 4)
+                yield Pieces(starts + np.uint64(spec.offset), elements, np.full(len(slots), table.ctypes.data))
             else:
-                write_tensor(slot, spec, self._make(name, spec, domain))
-        return name
+                for slot in slots:
+                    write_tensor(memory[slot], spec, self._make(name, spec, domain))
 
     def _make(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray:
-        admitted = distributions.distributions_for(domain, spec.dtype)
         shape = spec.shape if spec.contiguous else (spec.elements,)
-        return distributions.make(name if name in admitted else admitted[0], shape, spec.dtype, domain, self._rng)
+        return distributions.make(_admitted(name, spec, domain), shape, spec.dtype, domain, self._rng)
+
+
+def _admitted(name: str, spec: wire.TensorSpec, domain: InputDomain) -> str:
+    """``name``, or the plainest distribution where the input does not admit it."""
+    admitted = distributions.distributions_for(domain, spec.dtype)
+    return name if name in admitted else admitted[0]
 
 
 class Pool:
@@ -107,7 +124,8 @@ class Pool:
             self._labels[slot] = self._labels[other]
 
     def _refill(self, slots: Sequence[int] | np.ndarray) -> None:
-        for slot, label in zip(slots, self._source.fill([self._bytes[slot] for slot in slots]), strict=True):
+        chosen = np.asarray(slots, dtype=np.int64)
+        for slot, label in zip(chosen, self._source.fill(self._bytes, chosen), strict=True):
             self._labels[slot] = label
 
     def place(self, trials: Mapping[int, Trial]) -> None:

@@ -82,7 +82,7 @@ class Referee:
         cpus = sorted(os.sched_getaffinity(0))
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
         self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
-        self.fresh_library = FreshLibrary(self._cache_dir)
+        self.fresh_library = FreshLibrary(self._cache_dir, self._worker_cpus[-1] if self.own_cpu is not None else None)
         self.guard_library = GuardLibrary(self._cache_dir)
         self.share_sampler = ShareSampler(self._cache_dir)
         self.noise = NoiseHistory(self._cache_dir / "noise" / f"{self.environment.id}.jsonl")
@@ -99,6 +99,7 @@ class Referee:
 
     def close(self) -> None:
         """End the sandbox, where it is ours."""
+        self.fresh_library.close()
         if self._owns_sandbox:
             self.sandbox.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,13 @@ from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator import _truth as truth
 from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
-from kernelwright.evaluator._client import Failure, WorkerFailed
+from kernelwright.evaluator._client import Builder, Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
-from kernelwright.evaluator._evidence import Evidence, GhostBuilds, Trace, sample_share
+from kernelwright.evaluator._evidence import Evidence, Trace, sample_share
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
-from kernelwright.evaluator._share import Share
+from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._timing import Plan, Turns, pinned
 from kernelwright.evaluator._workers import CONTROL, Workers
@@ -71,7 +70,8 @@ class _Refused(Exception):
 class _Progress:
     """What is known of a candidate so far; becomes its verdict."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
         self.stage: Stage | None = None
         self.findings: tuple[Finding, ...] = ()
         self.correctness: Correctness | None = None
@@ -187,7 +187,7 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine; nothing is known about the candidate.
         """
-        progress = _Progress()
+        progress = _Progress(candidate.backend)
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and candidate.backend == "cpp"
         try:
@@ -243,30 +243,27 @@ class ProblemSession:
         if candidate.backend == "cuda":
             raise _Refused(Status.UNCHECKED, "build", "CUDA candidates cannot be built or checked by this version")
         check_set = self.prepare("interpreter" if candidate.backend == "triton" else "cpu")
-        with progress.timed("build"):
-            self._on_stage("build")
-            side = self._start(candidate, check_set, "build", progress)
-            progress.stage = Stage.COMPILED
-        try:
+        with contextlib.ExitStack() as ending:
+            replay = None if control else ending.enter_context(self._replay(candidate, check_set))
+            with progress.timed("build"):
+                self._on_stage("build")
+                side = self._start(candidate, check_set, "build", progress, replay)
+                ending.callback(self._put_away, side, progress)
+                progress.stage = Stage.COMPILED
             with progress.timed("check"):
                 self._on_stage("check")
-                self._check(side, check_set, progress, timed=candidate.backend == "cpp")
+                windows = self._check(side, check_set, progress)
                 progress.stage = Stage.CHECKED
-            if not control:
+            if replay is not None:
                 with progress.timed("ghost"):
                     self._on_stage("ghost")
-                    self._own_kernels(candidate, side, check_set, progress)
+                    self._own_kernels(side, check_set, windows, replay, progress)
             if timed and not confirm:
                 with progress.timed("time"):
                     self._on_stage("time")
                     self._time(side, check_set, progress)
                     self._floor(check_set, progress)
                     progress.stage = Stage.TIMED
-        finally:
-            progress.built = side.client.built
-            if tail := side.client.tail():
-                progress.artifacts["worker output"] = tail
-            side.end()
         if timed and confirm:
             with progress.timed("confirm"):
                 self._on_stage("confirm")
@@ -276,6 +273,13 @@ class ProblemSession:
             with progress.timed("profile"):
                 self._on_stage("profile")
                 self._profile(check_set, progress)
+
+    def _put_away(self, side: Side, progress: _Progress) -> None:
+        """End the worker of a candidate, keeping what it leaves behind."""
+        progress.built = side.client.built
+        if tail := side.client.tail():
+            progress.artifacts["worker output"] = tail
+        side.end()
 
     def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool, refuse: bool) -> None:
         result = screening.screen(candidate.source, candidate.backend, control)
@@ -290,9 +294,16 @@ class ProblemSession:
             raise _Refused(result.status, "screen", result.reason)
         progress.stage = Stage.SCREENED
 
-    def _start(self, candidate: Candidate, check_set: truth.CheckSet, stage: FailedStage, progress: _Progress) -> Side:
+    def _start(
+        self,
+        candidate: Candidate,
+        check_set: truth.CheckSet,
+        stage: FailedStage,
+        progress: _Progress,
+        builds: Builder | None = None,
+    ) -> Side:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant."""
-        side = self._contestant(candidate)
+        side = self._contestant(candidate, builds)
         try:
             progress.layers = side.client.worker.layers
             self._load(side, candidate, check_set)
@@ -307,7 +318,7 @@ class ProblemSession:
             raise
         return side
 
-    def _contestant(self, candidate: Candidate, builds: GhostBuilds | None = None) -> Side:
+    def _contestant(self, candidate: Candidate, builds: Builder | None = None) -> Side:
         triton = candidate.backend == "triton"
         return self._workers.candidate({"TRITON_INTERPRET": "1"} if triton else {}, builds)
 
@@ -325,22 +336,24 @@ class ProblemSession:
         self._referee.load(side.client, side.door, source, role="candidate", mode=mode, triton=triton, ghost=ghost)
         side.set_up(check_set.variants[0])
 
-    def _check(self, side: Side, check_set: truth.CheckSet, progress: _Progress, *, timed: bool) -> None:
+    def _check(self, side: Side, check_set: truth.CheckSet, progress: _Progress) -> tuple[Pool, Plan]:
         """All trials of all variants through the door; stops at the first window that is wrong.
 
-        The first variant comes last, so that the worker is ready to be timed.
+        The first variant comes last, so that the worker is ready for what follows.
+
+        Returns:
+            The pool that it has mapped then, and the plan of its windows.
         """
         worst, trials, reduced = truth.Judgement(None, "", 0.0, 0.0, True), 0, False
         try:
             for index in reversed(range(len(check_set.variants))):
                 if len(check_set.variants) > 1:
                     side.set_up(check_set.variants[index])
-                found = self._check_variant(side, check_set, index, timed=timed)
+                pool, plan, found = self._check_variant(side, check_set, index, timed=progress.backend == "cpp")
                 worst, trials = worse(worst, found.judgement), trials + found.trials
                 reduced = reduced or found.reduced_precision
                 if worst.status is not None:
                     break
-            else:
                 side.leave(timeout_s=self._settings.call_timeout_s)
         except WorkerFailed as failed:
             self._refuse(failed, side, "check", progress)
@@ -358,16 +371,16 @@ class ProblemSession:
             progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
         if worst.status is not None:
             raise _Refused(worst.status, "check", worst.reason)
+        return pool, plan
 
-    def _check_variant(self, side: Side, check_set: truth.CheckSet, index: int, *, timed: bool) -> Checked:
+    def _check_variant(
+        self, side: Side, check_set: truth.CheckSet, index: int, *, timed: bool
+    ) -> tuple[Pool, Plan, Checked]:
         if timed:
             pool, plan = self._clockwork.rehearse(side, check_set, index)
         else:
             pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
-        found = self._checker(side, pool, plan).check(check_set.trials[index])
-        if index:
-            side.leave(timeout_s=self._settings.call_timeout_s)
-        return found
+        return pool, plan, self._checker(side, pool, plan).check(check_set.trials[index])
 
     def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
         tolerance = self.problem.meta.tolerance
@@ -400,19 +413,31 @@ class ProblemSession:
         side.enter(pool)
         side.freeze()
 
-    def _own_kernels(self, candidate: Candidate, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
+    def _own_kernels(
+        self,
+        side: Side,
+        check_set: truth.CheckSet,
+        windows: tuple[Pool, Plan],
+        replay: Replay,
+        progress: _Progress,
+    ) -> None:
         """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
-        timed = candidate.backend == "cpp"
+        timeout_s, timed = self._settings.call_timeout_s, progress.backend == "cpp"
         try:
-            trace = self._trace(side, check_set, timed=timed)
-            share = self._sample(side, check_set) if timed else None
+            share = None
+            if timed:
+                side.enter(windows[0])
+                side.freeze()
+                share = sample_share(self._referee.share_sampler, side, *windows, call_timeout_s=timeout_s)
+                side.leave(timeout_s=timeout_s)
+            trace = Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
-        ghost, why = self._replay(candidate, check_set)
+        ghost = replay.result(built=timed, is_right=lambda worker: self._answers_right(worker, check_set))
         progress.evidence = evidence = Evidence(
             share=share,
-            ghost=ghost,
-            ghost_reason=why,
+            ghost=ghost.found,
+            ghost_reason=ghost.reason,
             torch_flops=trace.flops,
             reference_flops=check_set.flops,
             operators=trace.operators,
@@ -429,48 +454,19 @@ class ProblemSession:
         if reason := evidence.objection():
             raise _Refused(Status.REWARD_HACK, "ghost", reason)
 
-    def _trace(self, side: Side, check_set: truth.CheckSet, *, timed: bool) -> Trace:
-        """One call with torch's operators and the calls of own kernels written down; all of it claims."""
-        timeout_s = self._settings.call_timeout_s
-        if not timed:
-            self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
-            side.leave(timeout_s=timeout_s)
-        return Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
+    def _replay(self, candidate: Candidate, check_set: truth.CheckSet) -> Replay:
+        """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""
+        return Replay(
+            self._referee.builds,
+            lambda builds: self._contestant(candidate, builds),
+            lambda side: self._load(side, candidate, check_set, ghost=True),
+        )
 
-    def _sample(self, side: Side, check_set: truth.CheckSet) -> Share | None:
-        """The share of own kernels in the time of calls."""
-        timeout_s = self._settings.call_timeout_s
-        pool, plan = self._clockwork.rehearse(side, check_set, 0)
-        share = sample_share(self._referee.share_sampler, side, pool, plan, call_timeout_s=timeout_s)
-        side.leave(timeout_s=timeout_s)
-        return share
-
-    def _replay(
-        self, candidate: Candidate, check_set: truth.CheckSet
-    ) -> tuple[Literal["needed", "idle", "unknown"], str]:
-        """Whether the candidate answers right although its kernels do nothing, and why that cannot be known."""
-        builds = GhostBuilds(self._referee.builds)
-        ghost = self._contestant(candidate, builds)
-        try:
-            self._load(ghost, candidate, check_set, ghost=True)
-            if candidate.backend == "cpp":
-                if not builds.stubs:
-                    return "idle", ""  # it built nothing, so its answers are somebody else's
-                if all(stub.product is None for stub in builds.stubs):
-                    return "unknown", builds.stubs[0].reason
-            pool, plan = self._clockwork.untimed(ghost, check_set, 0, _UNTIMED_CALLS)
-            trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
-            found = self._checker(ghost, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
-        except WorkerFailed as failed:
-            exit_ = failed.failure.exit
-            if exit_ is not None and exit_.reason == "signal" and exit_.signal == signal.SIGKILL:
-                return "unknown", "its worker was killed"
-            return "needed", ""
-        except _Refused:
-            return "needed", ""
-        finally:
-            ghost.end()
-        return ("needed" if found.judgement.status is not None else "idle"), ""
+    def _answers_right(self, side: Side, check_set: truth.CheckSet) -> bool:
+        pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
+        trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
+        found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
+        return found.judgement.status is None
 
     def _profile(self, check_set: truth.CheckSet, progress: _Progress) -> None:
         """Where a winner's time goes, by replaying its kernels in a sandbox of their own; costs no verdict."""

@@ -29,6 +29,7 @@
 #define REGISTERS 33    /* in DWARF's numbering, the instruction pointer after the others */
 #define PATIENCE_NS 2000000 /* how long one look waits for the tasks that it has interrupted */
 #define MIN_SLEEP_NS 20000
+#define MAX_SLEEP_NS 1000000 /* so that stops that nobody asked for do not hold a task up */
 
 typedef struct {
   int tid;
@@ -41,9 +42,11 @@ typedef struct {
   int count;
   int gone; /* the process has ended */
   uint64_t random;
-  clockid_t clock; /* processor time of the process */
+  clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
   int64_t mean_ns;
-  int64_t due_ns; /* by that clock, when to look next */
+  int64_t due_ns;  /* when to look next */
+  int64_t used_ns; /* processor time at the last look that counted */
+  int counts;      /* whether this look does; -1: nobody has stopped yet */
   int64_t taken; /* samples so far, those that others have replaced included */
   Task tasks[MAX_TASKS];
 } Sampler;
@@ -148,9 +151,16 @@ static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
   return got > 0 ? (uint64_t)got / 8 : 0;
 }
 
-/* Take a sample of a stopped task. Once `capacity` is full, each new one replaces an old one with the probability that
- * leaves every sample of the run the same chance to stay. */
+/* Take a sample of a stopped task, unless the process has hardly run since the last look: on a busy machine it would be
+ * seen again and again where it had to give way to others. Once `capacity` is full, each new sample replaces an old one
+ * with the probability that leaves every sample of the run the same chance to stay. */
 static void take(Sampler *s, int tid, Sample *samples, int64_t capacity) {
+  if (s->counts < 0) {
+    int64_t used_ns = now_ns(s->clock);
+    s->counts = used_ns - s->used_ns >= s->mean_ns / 4;
+    if (s->counts) s->used_ns = used_ns;
+  }
+  if (!s->counts) return;
   struct user_regs_struct registers;
   struct iovec into = {&registers, sizeof registers};
   if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return;
@@ -207,6 +217,7 @@ static int collect_all(Sampler *s, Sample *samples, int64_t capacity) {
 /* One look at every task that runs. What sleeps, is stopped or is frozen takes no time, and is not disturbed. */
 static void look(Sampler *s, Sample *samples, int64_t capacity) {
   int threads = 0;
+  s->counts = -1;
   for (int i = 0; i < s->count; i++) {
     Task *task = &s->tasks[i];
     if (state_of(task, &threads) == 'R' && !task->interrupted)
@@ -217,12 +228,8 @@ static void look(Sampler *s, Sample *samples, int64_t capacity) {
   if (!s->gone && threads != s->count) admit_new(s);
 }
 
-/* Sleep for about as long as the process needs until its next sample is due. */
-static void doze(const Sampler *s, int64_t used_ns) {
-  int64_t left = s->due_ns - used_ns;
-  if (left < MIN_SLEEP_NS) left = MIN_SLEEP_NS;
-  struct timespec t = {left / 1000000000LL, left % 1000000000LL};
-  nanosleep(&t, NULL);
+static int64_t next_due(Sampler *s) {
+  return now_ns(CLOCK_MONOTONIC) + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
 }
 
 /* ------------------------------------------------------------------------------------------------------- interface */
@@ -244,21 +251,21 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int *error) {
     return NULL;
   }
   admit_new(s);
-  s->due_ns = now_ns(s->clock) + s->mean_ns / 2;
+  s->due_ns = next_due(s);
   return s;
 }
 
-/* Go on for `rounds` short sleeps, unless `stop` is set before; returns 1 where the process has ended. Samples are
- * spaced by the process's own processor time: on a busy machine it would otherwise be seen again and again where it had
- * to give way to others, and would get no further for being stopped. */
+/* Go on for `rounds` looks, unless `stop` is set before; returns 1 where the process has ended. */
 int kw_share_run(Sampler *s, const int *stop, int64_t rounds, Sample *samples, int64_t capacity) {
-  for (int64_t i = 0; i < rounds && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
-    doze(s, now_ns(s->clock));
+  for (int64_t i = 0; i < rounds && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE);) {
+    int64_t left = s->due_ns - now_ns(CLOCK_MONOTONIC);
+    struct timespec nap = {0, left > MIN_SLEEP_NS ? left < MAX_SLEEP_NS ? left : MAX_SLEEP_NS : MIN_SLEEP_NS};
+    nanosleep(&nap, NULL);
     collect_all(s, samples, capacity);
-    int64_t used_ns = now_ns(s->clock);
-    if (s->gone || used_ns < s->due_ns) continue;
+    if (s->gone || now_ns(CLOCK_MONOTONIC) < s->due_ns) continue;
     look(s, samples, capacity);
-    s->due_ns = used_ns + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
+    s->due_ns = next_due(s);
+    i++;
   }
   return s->gone;
 }

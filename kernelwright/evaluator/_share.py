@@ -338,8 +338,8 @@ class ShareSampler:
         Args:
             own: (st_dev, st_ino) of the build products that it was given.
             waiting: the same of the library in which it waits for its next call.
-            mean_interval_us: processor time of the process between two samples, drawn uniformly from half to one and a
-                half of this.
+            mean_interval_us: time between two looks, drawn uniformly from half to one and a half of this. A look after
+                which the process has run for less than a quarter of it does not count.
             seed: of the intervals; by default a random one.
         """
         if not 0 < mean_interval_us <= _MAX_INTERVAL_US:

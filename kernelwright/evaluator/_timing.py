@@ -86,6 +86,7 @@ class Comparison:
         for trial in trials:
             self._trials.setdefault(trial.distribution, trial)
         self._first = trials[0]
+        self._limits: dict[tuple[str, int], tuple[float, float]] = {}  # norm and maximum of a scale
         self.tolerance_scale = tolerance_scale
         self._random = random
 
@@ -103,8 +104,8 @@ class Comparison:
 
     def _agrees(self, claim: OutputClaim, other: OutputClaim, spec: wire.TensorSpec, j: int, label: str) -> bool:
         try:
-            ours = budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
-            theirs = budget.decode(other.data.tobytes(), spec.dtype, other.shape, other.stride)
+            ours = budget.decode(claim.data.data, spec.dtype, claim.shape, claim.stride)
+            theirs = budget.decode(other.data.data, spec.dtype, other.shape, other.stride)
         except budget.DecodeError:
             return False
         if self._random:
@@ -115,18 +116,31 @@ class Comparison:
                 label
             )  # equal values: any of their indices is right
             return ties or not ours.size or bool(np.mean(ours != theirs) <= _FLIPS)
-        return self._within(ours, theirs, trial.truths[j].scale, trial.reduction, normal=is_normal(label))
+        normal = is_normal(label)
+        allowed = _STRAY * budget.tolerance(trial.reduction, self.tolerance_scale, distribution_is_normal=normal)
+        norm, largest = self._scale(trial, j)
+        return _within(ours, theirs, allowed * norm, 40.0 * allowed * largest)
 
-    def _within(self, ours: np.ndarray, theirs: np.ndarray, scale: np.ndarray, reduction: int, *, normal: bool) -> bool:
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference = np.atleast_1d(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
-        difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))] = 0.0
-        allowed = _STRAY * budget.tolerance(reduction, self.tolerance_scale, distribution_is_normal=normal)
-        with np.errstate(over="ignore"):
-            norm = math.sqrt(float(np.sum(np.square(difference)))) if difference.size else 0.0
-        limit = math.sqrt(float(np.sum(np.square(scale))))
-        largest = float(np.max(difference)) if difference.size else 0.0
-        return bool(norm <= allowed * limit and largest <= 40.0 * allowed * float(np.max(scale, initial=0.0)))
+    def _scale(self, trial: Trial, j: int) -> tuple[float, float]:
+        key = trial.distribution, j
+        if key not in self._limits:
+            scale = trial.truths[j].scale
+            self._limits[key] = math.sqrt(float(np.sum(np.square(scale)))), float(np.max(scale, initial=0.0))
+        return self._limits[key]
+
+
+def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -> bool:
+    """Whether the norm of a difference, and its largest element, stay within limits."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.atleast_1d(np.subtract(ours, theirs, dtype=np.float64)).ravel()
+        square = float(difference @ difference)
+        if not math.isfinite(square):  # infinities and NaN may agree
+            difference = np.abs(difference)
+            difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))).ravel()] = 0.0
+            square = float(difference @ difference)
+    if not difference.size:
+        return True
+    return math.sqrt(square) <= norm and max(float(difference.max()), -float(difference.min())) <= largest
 
 
 def alike_in_size(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -225,11 +239,12 @@ class Turns:
             if found.status is not None:
                 return found.status, f"a timed call is wrong: {found.reason}"
             self._seen[k] = values
-        for k, trial in enumerate(self._reserve):
-            if self._probing and trial.partner is not None and {k, trial.partner} <= self._seen.keys():
-                other = trial.partner
-                if reason := judge_probe(trial, self._reserve[other], self._seen[k], self._seen[other]):
-                    return Status.INCORRECT_NUMERICAL, f"while timed, {reason}"
+        for k, trial in enumerate(self._reserve) if self._probing else ():
+            other = trial.partner
+            if other is None or not {k, other} <= self._seen.keys() or not {k, other} & set(known.values()):
+                continue
+            if reason := judge_probe(trial, self._reserve[other], self._seen[k], self._seen[other]):
+                return Status.INCORRECT_NUMERICAL, f"while timed, {reason}"
         return None
 
     def _compare(self, windows: Mapping[str, Window], slots: np.ndarray) -> tuple[Status, str] | None:

@@ -1,4 +1,4 @@
-"""Fresh inputs: domains, dtypes, the probe format, the bank."""
+"""Fresh inputs: domains, dtypes, the probe format."""
 
 from __future__ import annotations
 
@@ -155,23 +155,3 @@ def test_the_format_does_not_bias_long_sums():
     running = np.cumsum(x, dtype=np.float32)[-1]
     exact = math.fsum(x.tolist())
     assert abs(float(running) - exact) / exact < 2.0**-24 * 200  # fixed zero bits would give thousands
-
-
-# --------------------------------------------------------------------------------------------------------- bank
-
-
-def test_slots_are_windows_of_the_bank():
-    rng = _distributions.secret_rng(6)
-    source = _distributions.bank(5000, EVERYWHERE, rng)
-    assert source.shape == (5000,)
-    slot, other = np.empty((8, 16), np.float32), np.empty((8, 16), np.float32)
-    _distributions.refill(slot, source, rng)
-    _distributions.refill(other, source, rng)
-    assert not np.array_equal(slot, other)
-    assert source.tobytes().find(slot.tobytes()) >= 0
-    full = np.empty(5000, np.float32)
-    _distributions.refill(full, source, rng)
-    assert np.array_equal(full, source)
-    assert _distributions.bank(64, EVERYWHERE, rng, "bfloat16").dtype == np.uint16
-    positive = _distributions.bank(64, InputDomain(fill="uniform", low=2.0, high=3.0), rng)
-    assert positive.min() >= 2.0
