@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from kernelwright.errors import SandboxError
-from kernelwright.sandbox import _slots, _tasks, messages
+from kernelwright.sandbox import _slots, _tasks, _usage, messages
 from kernelwright.sandbox._cgroups import Group
 from kernelwright.sandbox._types import Exit, Limits
 
@@ -208,7 +208,7 @@ class Running:
                     poll.unregister(fd)
             if self._reason or self._pidfd in ready:
                 return
-            if watched and _tasks.memory_bytes(self._guests()) > self._limits.memory_bytes:
+            if watched and _usage.memory_bytes(self._guests()) > self._limits.memory_bytes:
                 self._reason = "oom"
                 return
 

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: descendants, stopping them where there is no freezer, and their memory."""
+"""Processes as /proc shows them: descendants, and stopping them where there is no freezer."""
 
 from __future__ import annotations
 
@@ -69,17 +69,6 @@ def stop(members: Callable[[], list[int]]) -> None:
 def resume(members: Iterable[int]) -> None:
     """Undo :func:`stop`."""
     _signal(members, signal.SIGCONT)
-
-
-def memory_bytes(members: Iterable[int]) -> int:
-    """Private and shared memory that processes use; mapped files (their libraries) left out."""
-    total = 0
-    for member in members:
-        with contextlib.suppress(OSError), open(f"/proc/{member}/status") as file:
-            for line in file:
-                if line.startswith(("RssAnon:", "RssShmem:")):
-                    total += int(line.split()[1]) << 10
-    return total
 
 
 def _children(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ the creator already holds stays writable while every later one, ``/proc/self/fd`
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import mmap
@@ -21,6 +22,12 @@ F_SEAL_WRITE: Final = 0x08
 F_SEAL_FUTURE_WRITE: Final = 0x10
 _MFD_CLOEXEC: Final = 0x1
 _MFD_ALLOW_SEALING: Final = 0x2
+
+# Inode numbers of the memory files that were made here. A guest may hold a file for long after it was closed here, so
+# the last ones closed stay known.
+_REMEMBERED: Final = 1 << 16
+_open: Final[set[int]] = set()
+_closed: Final[collections.OrderedDict[int, None]] = collections.OrderedDict()
 
 
 class SharedMemory:
@@ -46,10 +53,12 @@ class SharedMemory:
         try:
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK)
-            return cls(fd, size, writable=True)
+            made = cls(fd, size, writable=True)
         except BaseException:
             os.close(fd)
             raise
+        _open.add(os.fstat(fd).st_ino)
+        return made
 
     @classmethod
     def attach_readonly(cls, fd: int, size: int) -> SharedMemory:
@@ -70,6 +79,9 @@ class SharedMemory:
         """Close the descriptor and unmap. Where arrays still look at ``view``, the last of them unmaps it."""
         if self.fd < 0:
             return
+        if (inode := os.fstat(self.fd).st_ino) in _open:
+            _remember(inode)
+            _open.discard(inode)
         os.close(self.fd)
         self.fd = -1
         mapping, self._map = self._map, None
@@ -102,4 +114,16 @@ def product_memfd(data: bytes, name: str = "product") -> int:
     except BaseException:
         os.close(fd)
         raise
+    _remember(os.fstat(fd).st_ino)
     return fd
+
+
+def made_here(inode: int) -> bool:
+    """Whether this process made a memory file, by its inode number (which the kernel gives only once)."""
+    return inode in _open or inode in _closed
+
+
+def _remember(inode: int) -> None:
+    _closed[inode] = None
+    if len(_closed) > _REMEMBERED:
+        _closed.popitem(last=False)

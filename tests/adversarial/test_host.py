@@ -53,13 +53,6 @@ TRACES = (
 KERNEL_FILES = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname")
 SYSTEM_V_KEY = 0x6B77
 
-# What today's referee does not hold, by identity. Whoever closes a hole takes it off this list.
-EVERYONE, USER = ("root", "user"), ("user",)
-HOLES = {
-    "host/memory_files": (USER, "the watchdog does not count memory files that are not mapped"),
-    "host/page_tables": (USER, "the watchdog does not count page tables"),
-}
-
 
 # ------------------------------------------------------------------------------------------------ judging them all
 
@@ -306,10 +299,7 @@ def seen_from_outside(base: Path) -> dict[str, Any]:
 
 @pytest.mark.host_attack
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_attack_on_the_host_is_contained(drive_of, case, request):
-    identities, why = HOLES.get(case.name, ((), ""))
-    if drive_of.identity in identities:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+def test_an_attack_on_the_host_is_contained(drive_of, case):
     outcome = drive_of.outcomes[case.name]
     assert outcome["error"] == ""
     assert outcome["status"] != Status.PASSED

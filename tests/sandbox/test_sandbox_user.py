@@ -27,8 +27,12 @@ with open_sandbox(sys.argv[1], python_paths=[sys.argv[3]]) as sandbox:
     python = [sys.executable, "-I", "-S", "-c"]
     done = sandbox.run(["sh", "-c", "cat /in/x"], files={"x": b"hello"})
     result["said"] = done.stdout.decode()
-    source = "import mmap\\nm = []\\nwhile True:\\n  m.append(mmap.mmap(-1, 32 << 20)); m[-1].write(b'x' * (32 << 20))"
-    result["oom"] = sandbox.run([*python, source], limits=Limits(memory_bytes=200 << 20)).reason
+    mapped = "import mmap\\nm = []\\nwhile True:\\n  m.append(mmap.mmap(-1, 32 << 20)); m[-1].write(b'x' * (32 << 20))"
+    files = "import os\\nwhile True: os.posix_fallocate(os.memfd_create('hoard'), 0, 32 << 20)"
+    tables = "import mmap\\nm = mmap.mmap(-1, 1 << 39, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)\\n"
+    tables += "m.madvise(mmap.MADV_NOHUGEPAGE)\\nfor at in range(0, len(m), 2 << 20): m[at]"
+    limits = Limits(memory_bytes=200 << 20)
+    result["oom"] = [sandbox.run([*python, source], limits=limits).reason for source in (mapped, files, tables)]
     bomb = "import os\\nwhile True:\\n  try: os.fork()\\n  except OSError: pass"
     result["bomb"] = sandbox.run([*python, bomb], limits=Limits(wall_s=0.5, pids=20)).reason
     for warm in (True, False):
@@ -73,7 +77,7 @@ def test_as_an_ordinary_user(kind, guests):
     result = json.loads(done.stdout)
     assert result["holes"] == []
     assert result["said"] == "hello"
-    assert result["oom"] == "oom"
+    assert result["oom"] == ["oom"] * 3
     assert result["bomb"] in ("timeout", "oom")
     assert result["forbidden"] == {"passed": []}
     spaces = "namespaces:user,pid,net,ipc,uts,mount"

@@ -17,7 +17,8 @@ import threading
 from kernelwright.sandbox.messages import recv_message, send_message
 
 _X86 = platform.machine() == "x86_64"
-_TIMER_CREATE, _PERF, _USERFAULTFD = (222, 298, 323) if _X86 else (107, 241, 282)
+_TIMER_CREATE, _PERF, _USERFAULTFD, _EXIT = (222, 298, 323, 60) if _X86 else (107, 241, 282, 93)
+_MUCH = 1 << 30
 
 
 def echo(sock):
@@ -132,6 +133,46 @@ def allocate_shared(sock):
     while True:
         hoard.append(mmap.mmap(-1, 32 << 20))
         hoard[-1].write(b"x" * (32 << 20))
+
+
+def fill_memory_files(sock):
+    """Memory in files that are open and never mapped."""
+    size = 32 << 20
+    for _ in range(_MUCH // size):
+        os.posix_fallocate(os.memfd_create("hoard"), 0, size)
+    signal.pause()
+
+
+def fill_memory_files_without_a_first_thread(sock):
+    """The same in a process whose directory in /proc shows nothing, since its first thread has ended."""
+    threading.Thread(target=fill_memory_files, args=(sock,)).start()
+    ctypes.CDLL(None).syscall(_EXIT, 0)
+
+
+def fill_page_tables(sock):
+    """One page of zeros, seen through a great many addresses."""
+    covered = 2 << 20
+    pages = mmap.mmap(-1, _MUCH // mmap.PAGESIZE * covered, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in range(0, len(pages), covered):
+        pages[at]
+    signal.pause()
+
+
+def fill_one_memory_file(sock):
+    """200 MiB in one file that is open under many numbers."""
+    file = os.memfd_create("mine")
+    os.posix_fallocate(file, 0, 200 << 20)
+    copies = [os.dup(file) for _ in range(16)]
+    send_message(sock, {"copies": len(copies)})
+    signal.pause()
+
+
+def keep(sock):
+    """Hold what is handed in."""
+    _, fds = recv_message(sock, timeout_s=None)
+    send_message(sock, {"bytes": sum(os.fstat(fd).st_size for fd in fds)})
+    signal.pause()
 
 
 def chatter(sock):
