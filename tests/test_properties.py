@@ -346,10 +346,39 @@ def test_the_lines_do_make_problems(lines):
     assert lint_static(problem)
 
 
-@pytest.mark.xfail(strict=True, raises=RecursionError, reason="rules of the lint recurse over the tree")
-@pytest.mark.parametrize("deep", ["A = " + "not " * 2000 + "x", "class Other:\n    y = x" + ".f()" * 400])
-def test_a_deep_file_is_linted_or_refused(deep):
+DEEP = {
+    "constant": "A = " + "not " * 2000 + "x",
+    "class": "class Other:\n    y = x" + ".f()" * 400,
+    "default": "def g(y=x" + ".f()" * 400 + "):\n    pass",
+}
+
+
+def deep_problem(deep: str) -> str:
     lines = [PROBLEM_LINES[i] for i in (0, 1, 3, 4, 9, 13, 15)]
-    problem = parsed("\n".join([*lines, deep]).replace("return x + torch", f"return x{'.f()' * 450} + torch"))
-    if problem is not None:
-        lint_static(problem)
+    return "\n".join([*lines, deep]).replace("return x + torch", f"return x{'.f()' * 450} + torch")
+
+
+@pytest.mark.parametrize("deep", DEEP.values(), ids=DEEP)
+def test_a_deep_file_is_linted(deep):
+    problem = parsed(deep_problem(deep))
+    assert problem is not None
+    rules = {finding.rule for finding in lint_static(problem)}
+    assert {"calls-random", "repeated-variant", "heavy-op-name"} <= rules
+
+
+def below(frames: int, call):
+    """What a call gives that is made deep in the stack."""
+    return below(frames - 1, call) if frames else call()
+
+
+def test_what_is_too_deep_to_be_read_here_is_a_finding():
+    problem = parsed(deep_problem(DEEP["constant"]))
+    assert problem is not None
+    assert {finding.rule for finding in below(700, lambda: lint_static(problem))} == {"invalid-reference"}
+    assert below(700, lambda: parsed(deep_problem(DEEP["constant"]))) is None
+
+
+def test_a_deep_base_class_is_read_or_refused():
+    source = deep_problem("").replace("class Model(nn.Module)", f"class Model(x{'.f()' * 450})")
+    assert parsed(source) is not None
+    assert parsed(source.replace("def forward", "def backward")) is not None  # its forward may be inherited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
-from kernelwright.campaign._campaign import Campaign, rows_of, run_config
+from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult
@@ -20,6 +20,7 @@ __all__ = [
     "export_text",
     "load_drop_in",
     "optimize",
+    "problems_of",
     "read_candidate",
     "rows_of",
     "run_config",

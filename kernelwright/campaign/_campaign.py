@@ -12,6 +12,7 @@ from kernelwright.campaign._problem_job import ProblemJob, RefereeLike, Stopped,
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.config import Settings
+from kernelwright.datasets import LintRecords
 from kernelwright.errors import StoreError, UsageError
 from kernelwright.records import Problem, RunConfig
 
@@ -112,8 +113,7 @@ class Campaign:
             )
         config = stored.config if max_minutes is None else stored.config.model_copy(update={"max_minutes": max_minutes})
         settings = self._settings_of(config)
-        states = self._store.problem_states(stored.id)
-        problems = [self._store.problem(state.problem, version=state.version) for state in states]
+        problems = problems_of(self._store, stored.id)
         with RunLock(self._store.path, stored.id), self._open_referee(settings) as referee:
             return self._drive(stored.id, config, problems, referee, spent_s=stored.seconds)
 
@@ -147,6 +147,7 @@ class Campaign:
                                 coder=coder_from_spec(config.coder),
                                 judge=judge_from_spec(config.judge),
                                 watch=watch,
+                                lints=LintRecords(self._settings.cache_dir),
                                 tell=self._tell,
                             )
                             for problem in problems
@@ -203,6 +204,11 @@ class Campaign:
 
     def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
         self._tell(CampaignEvent(kind, problem, data))
+
+
+def problems_of(store: Store, run_id: str) -> tuple[Problem, ...]:
+    """The problems of a run, in its order and in the versions that it is pinned to."""
+    return tuple(store.problem(state.problem, version=state.version) for state in store.problem_states(run_id))
 
 
 def rows_of(store: Store, run_id: str) -> tuple[RunResult, ...]:

@@ -23,8 +23,10 @@ from kernelwright.campaign._confirm import choose_winner
 from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
 from kernelwright.campaign._stopping import StopWatch
+from kernelwright.datasets import LintRecords, lint
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
+from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -93,6 +95,7 @@ class ProblemJob:
     coder: Coder
     judge: Judge
     watch: StopWatch
+    lints: LintRecords
     tell: Callable[[CampaignEvent], None]
 
     @property
@@ -127,6 +130,7 @@ class ProblemJob:
 
     def _work(self, started: float) -> RunResult:
         with self.referee.open(self.problem, baselines=self.config.baselines, on_stage=self._stage) as session:
+            self._lint(session)
             ledger = StoreLedger(self.store, self.run_id, self.problem.id)
             tools = StepTools(
                 problem=self.problem,
@@ -149,6 +153,16 @@ class ProblemJob:
             if result.stopped_early:
                 raise Stopped(result.stopped_early)
             return self._finish(session, ledger, result.state, started)
+
+    def _lint(self, session: Session) -> None:
+        """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on."""
+        if self.lints.get(self.problem) is not None:
+            return
+        self._stage("lint")
+        try:
+            lint(self.problem, session.call, records=self.lints)
+        except WorkerFailed as error:
+            self._emit("note", text=f"the lint could not run this problem: {error}")
 
     def _finish(self, session: Session, ledger: StoreLedger, state: StepState, started: float) -> RunResult:
         attempts = attempts_of(ledger, state)

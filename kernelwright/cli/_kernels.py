@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._lint import footnotes, known_findings, marked, with_rules
 from kernelwright.cli._tables import milliseconds, ratio, short, table, verdict_lines
 from kernelwright.errors import UsageError
 
@@ -31,22 +32,26 @@ def kernels() -> None:
 @common_options
 def best(common: Common, problem: str | None, baseline: str, confirmed: bool) -> None:
     """The best kernel of each problem, or of one."""
+    from rich.markup import escape
+
     from kernelwright.datasets import find_problem
 
     settings = common.settings()
     problem_id = find_problem(problem, settings.suite_dirs).id if problem else None
     with common.open_store(settings, readonly=True) as store:
         rows = store.best(problem_id, baseline=baseline, confirmed_only=confirmed)
+        lints = known_findings([store.problem(row.problem) for row in rows], settings)
     made = table("problem", f">vs {baseline}", ">latency", "stage", "kernel")
     for row in rows:
         made.add_row(
-            row.problem,
+            escape(marked(row.problem, lints[row.problem])),
             ratio(row.speedup),
             milliseconds(row.latency_ms.median),
             "confirmed" if row.confirmed else "timed",
             short(row.candidate),
         )
-    common.show({"baseline": baseline, "kernels": list(rows)}, made if rows else "no kernel passed yet")
+    data = {"baseline": baseline, "kernels": [with_rules(row, lints[row.problem]) for row in rows]}
+    common.show(data, made if rows else "no kernel passed yet", *map(escape, footnotes(lints)))
 
 
 @kernels.command()

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kernelwright.cli._common import Common, common_options, say, stdout_console
+from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import duration, short, suite_summary, weak_sandbox, winners_table
 from kernelwright.errors import InvalidReferenceError, UsageError
 
 if TYPE_CHECKING:
     from kernelwright.campaign import CampaignResult, RunResult
+    from kernelwright.cli._lint import Findings
     from kernelwright.config import Settings
+    from kernelwright.errors import KernelwrightError
     from kernelwright.records import Problem
 
 EXIT_NOT_ALL = 1
@@ -23,7 +26,7 @@ SUITE = "kernelwright"
 
 
 class Chosen(NamedTuple):
-    """The problems of a job, and a row for each named file that is none."""
+    """The problems of a job, and a row for each file, named or of the suite, that is none."""
 
     problems: tuple[Problem, ...]
     faults: tuple[RunResult, ...]
@@ -41,14 +44,16 @@ def choose_problems(
     from kernelwright.datasets import find_problem, load_suite
 
     found: list[Problem] = []
-    faults: dict[str, InvalidReferenceError] = {}
+    faults: dict[str, KernelwrightError] = {}
     for name in names:
         try:
             found.append(find_problem(name, settings.suite_dirs))
         except InvalidReferenceError as error:
             faults[name] = error
     if suite or level is not None or everything:
-        found += load_suite(suite or SUITE, level, settings.suite_dirs)
+        loaded = load_suite(suite or SUITE, level, settings.suite_dirs)
+        found += loaded
+        faults |= {problem.id: problem.error for problem in loaded.broken}
     if not found and faults:
         raise next(iter(faults.values()))
     if not found:
@@ -59,7 +64,7 @@ def choose_problems(
     return Chosen(problems, tuple(_fault_row(name, error) for name, error in faults.items()))
 
 
-def _fault_row(name: str, error: InvalidReferenceError) -> RunResult:
+def _fault_row(name: str, error: KernelwrightError) -> RunResult:
     from kernelwright.campaign import RunResult
     from kernelwright.records import Status
 
@@ -106,12 +111,14 @@ def optimize(
     coder_from_spec(settings.coder), judge_from_spec(settings.judge)
     refuse_unknown_recipe(settings.recipe)
     if dry_run:
-        return _show_plan(common, chosen.problems, settings)
+        return _show_plan(common, chosen, settings)
     from kernelwright.campaign import Campaign
 
     with common.open_store(settings) as store, show_progress() as listener:
         result = Campaign(settings, store, tell=listener, signals=True).run(chosen.problems)
-    return report(common, result.model_copy(update={"rows": (*result.rows, *chosen.faults)}), settings)
+        result = result.model_copy(update={"rows": (*result.rows, *chosen.faults)})
+        lints = findings_of_rows(store, result.rows, result.run_id, settings)
+    return report(common, result, settings, lints)
 
 
 @click.command()
@@ -131,7 +138,8 @@ def resume(common: Common, run_id: str, max_minutes: float | None) -> int:
         run = find_run(store, run_id)
         with show_progress() as listener:
             result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, max_minutes=max_minutes)
-    return report(common, result, settings.with_values(baselines=run.config.baselines))
+        lints = findings_of_rows(store, result.rows, result.run_id, settings)
+    return report(common, result, settings.with_values(baselines=run.config.baselines), lints)
 
 
 def refuse_unknown_recipe(recipe: str) -> None:
@@ -140,11 +148,19 @@ def refuse_unknown_recipe(recipe: str) -> None:
         raise UsageError(f"unknown recipe {recipe!r}", hint="this version has the recipe 'default' only")
 
 
-def _show_plan(common: Common, chosen: tuple[Problem, ...], settings: Settings) -> int:
-    most = len(chosen) * settings.rounds
+def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
+    from rich.markup import escape
+
+    from kernelwright.datasets import lint_rules
+
+    problems = chosen.problems
+    most = len(problems) * settings.rounds
+    lints = known_findings(problems, settings)
     data = {
         "dry_run": True,
-        "problems": [problem.id for problem in chosen],
+        "problems": [problem.id for problem in problems],
+        "lint": {problem: list(lint_rules(found)) for problem, found in lints.items()},
+        "broken": [{"problem": row.problem, "reason": row.reason} for row in chosen.faults],
         "coder": settings.coder,
         "judge": settings.judge,
         "backend": settings.backend,
@@ -157,18 +173,19 @@ def _show_plan(common: Common, chosen: tuple[Problem, ...], settings: Settings) 
         "store": str(settings.store),
     }
     lines = [
-        *(f"  {problem.id}" for problem in chosen),
-        f"{len(chosen)} problems, up to {settings.rounds} rounds each: at most {most} candidates, at no cost",
+        *(f"  {problem.id}  (lint: {cell(lints[problem.id])})" for problem in problems),
+        *(f"  {row.problem}: {row.reason}" for row in chosen.faults),
+        f"{len(problems)} problems, up to {settings.rounds} rounds each: at most {most} candidates, at no cost",
         f"coder {settings.coder}, judge {settings.judge}, backend {settings.backend}, sandbox {settings.sandbox}",
         f"timed against {', '.join(settings.baselines)}; kept in {settings.store}",
         "nothing was done",
     ]
-    common.show(data, *lines)
-    return 0
+    common.show(data, *map(escape, lines))
+    return EXIT_NOT_ALL if chosen.faults else 0
 
 
-def report(common: Common, result: CampaignResult, settings: Settings) -> int:
-    """Print what a run came to; returns the exit code."""
+def report(common: Common, result: CampaignResult, settings: Settings, lints: Findings) -> int:
+    """Print what a run came to, with what the lint says of its problems; returns the exit code."""
     code = EXIT_OF_STATUS.get(result.status, 0 if result.all_won else EXIT_NOT_ALL)
     layers = sorted({layer for row in result.rows for layer in row.sandbox})
     data = {
@@ -178,12 +195,12 @@ def report(common: Common, result: CampaignResult, settings: Settings) -> int:
         "seconds": round(result.seconds, 3),
         "sandbox": layers,
         "exit_code": code,
-        "problems": list(result.rows),
+        "problems": [with_rules(row, lints[row.problem]) for row in result.rows],
     }
     if common.as_json:
         common.show(data)
     else:
-        _print_report(result, settings, layers, common.store_flag)
+        _print_report(result, settings, layers, common.store_flag, lints)
     if result.status in EXIT_OF_STATUS:
         budget = " --max-minutes M" if result.status == "paused" else ""
         say(f"{result.status}: everything finished is saved")
@@ -192,11 +209,15 @@ def report(common: Common, result: CampaignResult, settings: Settings) -> int:
     return code
 
 
-def _print_report(result: CampaignResult, settings: Settings, layers: list[str], store_flag: str) -> None:
+def _print_report(
+    result: CampaignResult, settings: Settings, layers: list[str], store_flag: str, lints: Findings
+) -> None:
     from rich.markup import escape
 
     console = stdout_console()
-    console.print(winners_table(result.rows, settings.baselines, console.width))
+    console.print(winners_table(result.rows, settings.baselines, console.width, lints))
+    for line in footnotes(lints):
+        console.print(f"[yellow]{escape(line)}[/yellow]", soft_wrap=True)
     for row in result.rows:
         if row.state == "failed":
             console.print(f"[red]{escape(row.problem)}[/red]: {escape(row.reason)}", soft_wrap=True)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._lint import cell, explanations, known_findings, with_rules
 from kernelwright.cli._tables import table
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
-    from kernelwright.datasets import LintFinding
+    from kernelwright.datasets import LintFinding, UnreadableProblem
     from kernelwright.records import Problem
+
+    Look = Callable[[Problem], tuple[LintFinding, ...]]
 
 EXIT_WEAK = 1
 
@@ -34,29 +37,49 @@ def problems() -> None:
 @click.option("--level", type=int, help="Only this level.")
 @suite_dir_option
 @common_options
-def list_problems(common: Common, suite: str | None, level: int | None, suite_dirs: tuple[Path, ...]) -> None:
-    """Every problem, by suite and level."""
+def list_problems(common: Common, suite: str | None, level: int | None, suite_dirs: tuple[Path, ...]) -> int:
+    """Every problem, by suite and level. Exit code 1 where a file cannot be read as a problem."""
+    from rich.markup import escape
+
     from kernelwright.datasets import load_suite, suites
 
     settings = common.settings(suite_dirs=suite_dirs)
     names = (suite,) if suite else suites(settings.suite_dirs)
-    found = [problem for name in names for problem in load_suite(name, level, settings.suite_dirs)]
-    made = table("problem", ">no.", "category", "dtype", "title")
+    loaded = [load_suite(name, level, settings.suite_dirs) for name in names]
+    found = [problem for one in loaded for problem in one]
+    broken = [problem for one in loaded for problem in one.broken]
+    lints = known_findings(found, settings)
+    made = table("problem", ">no.", "category", "dtype", "lint", "title")
     for problem in found:
         meta = problem.meta
-        made.add_row(problem.id, str(problem.number or "-"), meta.category, meta.dtype, meta.title)
-    data = [
-        {
-            "id": problem.id,
-            "number": problem.number,
-            "category": problem.meta.category,
-            "dtype": problem.meta.dtype,
-            "title": problem.meta.title,
-            "sha256": problem.sha256,
-        }
-        for problem in found
-    ]
-    common.show({"problems": data}, made)
+        about = (meta.category, meta.dtype, cell(lints[problem.id]), escape(meta.title))
+        made.add_row(escape(problem.id), str(problem.number or "-"), *about)
+    for fault in broken:
+        made.add_row(escape(fault.id), str(fault.number or "-"), "-", "-", cell([fault.finding]), "(cannot be read)")
+    data = {
+        "problems": [_listed(problem, lints[problem.id]) for problem in found],
+        "broken": [_listed_fault(fault) for fault in broken],
+    }
+    reasons = [f"{fault.id}: {fault.error}" for fault in broken]
+    common.show(data, made, *map(escape, [*reasons, *explanations(lints)]))
+    return EXIT_WEAK if broken else 0
+
+
+def _listed(problem: Problem, findings: Sequence[LintFinding]) -> dict[str, object]:
+    row = {
+        "id": problem.id,
+        "number": problem.number,
+        "category": problem.meta.category,
+        "dtype": problem.meta.dtype,
+        "title": problem.meta.title,
+        "sha256": problem.sha256,
+    }
+    return with_rules(row, findings)
+
+
+def _listed_fault(fault: UnreadableProblem) -> dict[str, object]:
+    row = {"id": fault.id, "number": fault.number, "path": fault.path, "reason": str(fault.error)}
+    return with_rules(row, [fault.finding])
 
 
 @problems.command()
@@ -111,11 +134,12 @@ def lint(
     settings = common.settings(suite_dirs=suite_dirs, sandbox=sandbox)
     if not references and suite is None:
         raise UsageError("no problem to lint", hint="name problems, or a suite with --suite")
-    named = [*references, *(_ids(suite, settings) if suite else ())]
+    targets = [*(_named(reference, settings) for reference in references), *(_whole(suite, settings) if suite else ())]
+    alone = len(targets) == 1 and suite is None
     with ExitStack() as stack:
         look = _linter(settings, static_only, stack)
-        reports = [_report(reference, settings, look, alone=len(named) == 1) for reference in named]
-    if len(reports) == 1 and suite is None:
+        reports = [_report(target, look, alone=alone) for target in targets]
+    if alone:
         return _show_one(common, reports[0], static_only)
     return _show_several(common, reports, static_only)
 
@@ -130,46 +154,65 @@ class LintReport(NamedTuple):
         return sum(finding.severity == severity for finding in self.findings)
 
 
-def _ids(suite: str, settings: Settings) -> list[str]:
+def _named(reference: str, settings: Settings) -> Problem | UnreadableProblem:
+    """What a reference names; a file that breaks the contract keeps the reference as its name."""
+    from kernelwright.datasets import UnreadableProblem, find_problem
+    from kernelwright.errors import InvalidReferenceError
+
+    try:
+        return find_problem(reference, settings.suite_dirs)
+    except InvalidReferenceError as error:
+        return UnreadableProblem(reference, None, reference, error)
+
+
+def _whole(suite: str, settings: Settings) -> list[Problem | UnreadableProblem]:
     from kernelwright.datasets import load_suite
 
-    return [problem.id for problem in load_suite(suite, None, settings.suite_dirs)]
+    loaded = load_suite(suite, None, settings.suite_dirs)
+    return [*loaded, *loaded.broken]
 
 
-def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Callable[[Problem], tuple[LintFinding, ...]]:
-    """What finds the weaknesses of one problem; the sandbox that it needs is closed by ``stack``."""
+def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Look:
+    """What finds the weaknesses of one problem; the sandbox that it needs is closed by ``stack``.
+
+    What a run finds is kept for the tables, and so is that a problem could not be run.
+    """
+    from kernelwright.datasets import LintFinding, LintRecords, lint_static
     from kernelwright.datasets import lint as lint_all
-    from kernelwright.datasets import lint_static
-    from kernelwright.sandbox import Limits, open_sandbox
+    from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
 
     if static_only:
         return lint_static
     say("  running references in the sandbox")
     opened = stack.enter_context(open_sandbox(settings.sandbox))
     limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
-    return lambda problem: lint_all(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
+    records = LintRecords(settings.cache_dir)
+
+    def look(problem: Problem) -> tuple[LintFinding, ...]:
+        try:
+            return lint_all(problem, lambda entry, payload: opened.call(entry, payload, limits=limits), records=records)
+        except WorkerFailed as error:
+            records.put(problem, [LintFinding.of_error(error)])
+            raise
+
+    return look
 
 
-def _report(
-    reference: str, settings: Settings, look: Callable[[Problem], tuple[LintFinding, ...]], *, alone: bool
-) -> LintReport:
+def _report(target: Problem | UnreadableProblem, look: Look, *, alone: bool) -> LintReport:
     """Of several problems, one that cannot be read or run is reported as such; alone, its error is raised."""
-    from kernelwright.datasets import LintFinding, find_problem
-    from kernelwright.errors import InvalidReferenceError
+    from kernelwright.datasets import LintFinding, UnreadableProblem
     from kernelwright.sandbox import WorkerFailed
 
-    name = reference
+    if isinstance(target, UnreadableProblem):
+        if alone:
+            raise target.error
+        return LintReport(target.id, (target.finding,))
     try:
-        problem = find_problem(reference, settings.suite_dirs)
-        name = problem.id
-        return LintReport(name, look(problem))
-    except (InvalidReferenceError, WorkerFailed) as error:
+        return LintReport(target.id, look(target))
+    except WorkerFailed as error:
         if alone:
             raise
-        finding = LintFinding(
-            rule="invalid-reference", severity="error", message=error.message[:500], line=error.data.get("line")
-        )
-        return LintReport(name, (finding,))
+        return LintReport(target.id, (LintFinding.of_error(error),))
 
 
 def _show_one(common: Common, report: LintReport, static_only: bool) -> int:
@@ -198,7 +241,13 @@ def _show_several(common: Common, reports: Sequence[LintReport], static_only: bo
             }
         )
     weak = any(report.count("error") for report in reports)
-    common.show({"problems": rows, "ok": not weak, "static_only": static_only}, made)
+    reasons = [
+        escape(f"{report.problem}: {finding.rule}{_at(finding.line)}: {finding.message}")
+        for report in reports
+        for finding in report.findings
+        if finding.severity == "error"
+    ]
+    common.show({"problems": rows, "ok": not weak, "static_only": static_only}, made, *reasons)
     return EXIT_WEAK if weak else 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kernelwright.cli._common import Common, common_options, stdout_console
+from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
 from kernelwright.cli._tables import duration, table, winners_table
 from kernelwright.errors import UsageError
 
@@ -79,12 +80,15 @@ def list_runs(common: Common, limit: int) -> None:
 @common_options
 def show(common: Common, run_id: str) -> None:
     """One run with its problems. RUN is an id, its beginning, or 'last'."""
+    from rich.markup import escape
+
     from kernelwright.campaign import rows_of
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
         run = find_run(store, run_id)
         rows = rows_of(store, run.id)
+        lints = findings_of_rows(store, rows, run.id, settings)
     config = run.config
     lines = [
         f"run {run.id}: {run.status}, {duration(run.seconds)}",
@@ -93,8 +97,15 @@ def show(common: Common, run_id: str) -> None:
     ]
     if run.status in LIVE:
         lines.append(f"resume with: kernelwright resume {run.id}{common.store_flag}")
-    data = {"run": run.id, "status": run.status, "seconds": run.seconds, "config": config, "problems": list(rows)}
-    common.show(data, *lines, winners_table(rows, config.baselines, stdout_console().width))
+    data = {
+        "run": run.id,
+        "status": run.status,
+        "seconds": run.seconds,
+        "config": config,
+        "problems": [with_rules(row, lints[row.problem]) for row in rows],
+    }
+    made = winners_table(rows, config.baselines, stdout_console().width, lints)
+    common.show(data, *lines, made, *map(escape, footnotes(lints)))
 
 
 @runs.command()

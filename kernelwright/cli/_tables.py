@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kernelwright.cli._lint import marked
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from kernelwright.campaign import RunResult
+    from kernelwright.cli._lint import Findings
     from kernelwright.records import Speedup, Verdict
 
 HASH_DIGITS = 12
@@ -77,8 +80,8 @@ def shorten_ids(ids: Sequence[str], *, narrow: bool = False) -> dict[str, str]:
     return {name: name.partition("/")[2] if one_suite else name for name in ids}
 
 
-def winners_table(rows: Sequence[RunResult], baselines: Sequence[str], width: int) -> Table:
-    """The winners' table of a run; on a narrow terminal, two lines a row."""
+def winners_table(rows: Sequence[RunResult], baselines: Sequence[str], width: int, lints: Findings) -> Table:
+    """The winners' table of a run; on a narrow terminal, two lines a row. A problem that fails the lint is marked."""
     from rich.markup import escape
 
     narrow = width < NARROW
@@ -90,7 +93,7 @@ def winners_table(rows: Sequence[RunResult], baselines: Sequence[str], width: in
     for row in rows:
         latency, stage = milliseconds(row.latency_ms.median if row.latency_ms else None), _stage(row)
         made.add_row(
-            escape(names[row.problem]),
+            escape(marked(names[row.problem], lints[row.problem])),
             *(coloured_ratio(row.speedup.get(name), stacked=narrow) for name in baselines),
             *((f"{latency}\n{stage}",) if narrow else (latency, stage)),
             short(row.candidate),

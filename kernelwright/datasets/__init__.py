@@ -12,19 +12,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.datasets._capture import capture_module, problem_from_module
     from kernelwright.datasets._contract import parse_problem
-    from kernelwright.datasets._lint import LINT_ENTRY, LintFinding, lint, lint_findings, lint_payload, lint_static
-    from kernelwright.datasets._suites import DEMO_PROBLEMS, find_problem, load_suite, suites
+    from kernelwright.datasets._lint import (
+        LINT_ENTRY,
+        LintFinding,
+        lint,
+        lint_findings,
+        lint_payload,
+        lint_rules,
+        lint_static,
+        lint_summary,
+    )
+    from kernelwright.datasets._lint_records import LintRecords
+    from kernelwright.datasets._suites import (
+        DEMO_PROBLEMS,
+        Suite,
+        UnreadableProblem,
+        find_problem,
+        load_suite,
+        suites,
+    )
 
 __all__ = [
     "DEMO_PROBLEMS",
     "LINT_ENTRY",
     "LintFinding",
+    "LintRecords",
+    "Suite",
+    "UnreadableProblem",
     "capture_module",
     "find_problem",
     "lint",
     "lint_findings",
     "lint_payload",
+    "lint_rules",
     "lint_static",
+    "lint_summary",
     "load_suite",
     "parse_problem",
     "problem_from_module",
@@ -34,8 +56,18 @@ __all__ = [
 _HOMES = {
     "_capture": ("capture_module", "problem_from_module"),
     "_contract": ("parse_problem",),
-    "_lint": ("LINT_ENTRY", "LintFinding", "lint", "lint_findings", "lint_payload", "lint_static"),
-    "_suites": ("DEMO_PROBLEMS", "find_problem", "load_suite", "suites"),
+    "_lint": (
+        "LINT_ENTRY",
+        "LintFinding",
+        "lint",
+        "lint_findings",
+        "lint_payload",
+        "lint_rules",
+        "lint_static",
+        "lint_summary",
+    ),
+    "_lint_records": ("LintRecords",),
+    "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
 }
 
 

@@ -121,10 +121,19 @@ def _check_model(tree: ast.Module, constants: dict[str, ast.expr]) -> None:
         raise _Fault(model.lineno, "Model is not a torch.nn.Module", "write `class Model(nn.Module):`")
     forward = find_forward(tree)
     if forward is None:
-        if [ast.unparse(base) for base in model.bases] in (["nn.Module"], ["torch.nn.Module"], ["Module"]):
+        if [_dotted(base) for base in model.bases] in (["nn.Module"], ["torch.nn.Module"], ["Module"]):
             raise _Fault(model.lineno, "Model has no forward", "define `def forward(self, ...)` in Model")
     elif not _returns_value(forward):
         raise _Fault(forward.lineno, "forward returns nothing", "return the output tensor (or a tuple of tensors)")
+
+
+def _dotted(node: ast.expr) -> str:
+    """A dotted name as it is written; empty for any other expression, however deeply it is nested."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def _check_maker(tree: ast.Module, constants: dict[str, ast.expr], name: str) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from kernelwright.datasets._contract import find_forward, module_constants, own_nodes
-from kernelwright.errors import MachineError
+from kernelwright.errors import KernelwrightError, MachineError
 from kernelwright.records import DeviceClass, KnobValue, Problem, Record
+
+if TYPE_CHECKING:
+    from kernelwright.datasets._lint_records import LintRecords
 
 LINT_ENTRY = "kernelwright.datasets._runtime:lint_dynamic"
 
 _RANDOM = re.compile(
     r"(rand|randn|randint)(_like)?|randperm|normal_?|uniform_|bernoulli_?|multinomial|(alpha_|feature_alpha_)?dropout[123d]*"
 )
+_NO_RULE_NAME = re.compile(r"[^a-z0-9-]")
 _MAX_FINDINGS = 64
+_FAILING = ("error", "warning")  # severities, worst first, that make a problem fail
 
 
 class LintFinding(Record):
@@ -33,10 +38,23 @@ class LintFinding(Record):
     message: str
     line: int | None = None
 
+    @classmethod
+    def of_error(cls, error: KernelwrightError) -> LintFinding:
+        """What an error that makes the reference unusable is called in a table."""
+        line = error.data.get("line")
+        return cls(rule="invalid-reference", severity="error", message=error.message[:500], line=line)
+
 
 def lint_static(problem: Problem) -> tuple[LintFinding, ...]:
-    """Weaknesses that the text shows; nothing is executed. Sorted by line."""
-    tree = ast.parse(problem.source)
+    """Weaknesses that the text shows; nothing is executed. Sorted by line.
+
+    A text nested so deeply that Python cannot read it from here is a finding itself.
+    """
+    try:
+        tree = ast.parse(problem.source)
+    except (RecursionError, MemoryError):  # how deep is too deep depends on the depth of the caller
+        message = "the file is nested too deeply to be read"
+        return (LintFinding(rule="invalid-reference", severity="error", message=message),)
     found = [finding for rule in _STATIC_RULES for finding in rule(problem, tree)]
     return tuple(sorted(found, key=lambda finding: (finding.line or 0, finding.rule)))
 
@@ -66,16 +84,40 @@ def lint_findings(reply: Mapping[str, Any]) -> tuple[LintFinding, ...]:
     except ValidationError as error:
         raise MachineError(f"the lint worker's reply is malformed: {error.errors()[0]['msg']}") from None
     return tuple(
-        finding.model_copy(update={"rule": finding.rule[:60], "message": finding.message[:500]}) for finding in findings
+        finding.model_copy(
+            update={"rule": _NO_RULE_NAME.sub("", finding.rule)[:60], "message": _printable(finding.message[:500])}
+        )
+        for finding in findings
     )
 
 
+def _printable(text: str) -> str:
+    """A text of others without what moves a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def lint(
-    problem: Problem, call: Callable[[str, dict[str, Any]], Mapping[str, Any]], device_class: DeviceClass = "cpu"
+    problem: Problem,
+    call: Callable[[str, dict[str, Any]], Mapping[str, Any]],
+    device_class: DeviceClass = "cpu",
+    *,
+    records: LintRecords | None = None,
 ) -> tuple[LintFinding, ...]:
-    """All findings, errors first: :func:`lint_static`, then those of a run through ``call`` (``Sandbox.call``)."""
-    found = (*lint_static(problem), *lint_findings(call(LINT_ENTRY, lint_payload(problem, device_class))))
+    """All findings, errors first: :func:`lint_static`, then those of a run through ``call`` (``Sandbox.call``).
+
+    ``records`` keeps what the run found, for tables to name it later.
+    """
+    ran = lint_findings(call(LINT_ENTRY, lint_payload(problem, device_class)))
+    if records is not None:
+        records.put(problem, ran, device_class)
+    found = (*lint_static(problem), *ran)
     return tuple(sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity)))
+
+
+def lint_rules(findings: Iterable[LintFinding]) -> tuple[str, ...]:
+    """The rules that a problem fails, each once, errors before warnings. Infos are left out."""
+    listed = list(findings)
+    return tuple(dict.fromkeys(rule for severity in _FAILING for rule in _rules_of(listed, severity)))
 
 
 def lint_summary(findings: Iterable[LintFinding]) -> str:
@@ -84,11 +126,12 @@ def lint_summary(findings: Iterable[LintFinding]) -> str:
     Infos are left out.
     """
     listed = list(findings)
-    parts = []
-    for severity in ("error", "warning"):
-        rules = dict.fromkeys(finding.rule for finding in listed if finding.severity == severity)
-        parts += [f"{severity}: {', '.join(rules)}"] if rules else []
-    return "; ".join(parts)
+    rules = {severity: _rules_of(listed, severity) for severity in _FAILING}
+    return "; ".join(f"{severity}: {', '.join(broken)}" for severity, broken in rules.items() if broken)
+
+
+def _rules_of(findings: Iterable[LintFinding], severity: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(finding.rule for finding in findings if finding.severity == severity))
 
 
 # --------------------------------------------------------------------------------------------------- static rules
@@ -161,7 +204,7 @@ def _random_forward(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]
         return
     for node in own_nodes(forward):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if _RANDOM.fullmatch(name):
                 message = f"forward calls {name}: a random result cannot be compared"
                 yield LintFinding(rule="calls-random", severity="warning", message=message, line=node.lineno)
@@ -180,12 +223,17 @@ def _heavy_ops(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
             yield LintFinding(rule="heavy-op-name", severity="warning", message=message)
 
 
-def _names(node: ast.expr | ast.comprehension) -> set[str]:
+def _names(node: ast.expr) -> set[str]:
     """Names that evaluating an expression reads (what a lambda in it reads, is read later)."""
-    if isinstance(node, ast.Lambda):
-        return set()
-    inner = [_names(child) for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.comprehension))]
-    return set().union(*inner, {node.id} if isinstance(node, ast.Name) else set())
+    found: set[str] = set()
+    todo: list[ast.AST] = [node]
+    while todo:  # no recursion: a hostile file is nested more deeply than Python's stack
+        inner = todo.pop()
+        if isinstance(inner, ast.Name):
+            found.add(inner.id)
+        elif isinstance(inner, (ast.expr, ast.comprehension)) and not isinstance(inner, ast.Lambda):
+            todo.extend(ast.iter_child_nodes(inner))
+    return found
 
 
 _STATIC_RULES: tuple[Callable[[Problem, ast.Module], Iterator[LintFinding]], ...] = (

@@ -6,10 +6,11 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from kernelwright.datasets._contract import parse_problem
-from kernelwright.errors import UsageError
+from kernelwright.datasets._lint import LintFinding
+from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.records import Problem
 
 BUILT_IN = Path(__file__).parent / "suites"
@@ -56,6 +57,41 @@ class Entry(NamedTuple):
         )
 
 
+class UnreadableProblem(NamedTuple):
+    """A file that should be a problem and cannot be read as one.
+
+    ``error`` says why: it breaks the contract, or is no readable text. ``id`` is what it would be called.
+    """
+
+    id: str
+    number: int | None
+    path: str
+    error: InvalidReferenceError | UsageError
+
+    @property
+    def finding(self) -> LintFinding:
+        """What the lint says of it."""
+        return LintFinding.of_error(self.error)
+
+
+class Suite(Sequence[Problem]):
+    """The problems of a suite that could be read, in order; ``broken`` are the files that could not."""
+
+    def __init__(self, problems: Iterable[Problem], broken: Iterable[UnreadableProblem] = ()) -> None:
+        self._problems = tuple(problems)
+        self.broken = tuple(broken)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Problem, ...]: ...
+    def __getitem__(self, index: int | slice) -> Problem | tuple[Problem, ...]:
+        return self._problems[index]
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+
 def suites(suite_dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     """Names of all suites, sorted: the built-in ones and those of ``suite_dirs``.
 
@@ -68,14 +104,13 @@ def suites(suite_dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     return tuple(sorted(_suite_folders(suite_dirs)))
 
 
-def load_suite(
-    name: str = "kernelwright", level: int | None = None, suite_dirs: Sequence[Path] = ()
-) -> tuple[Problem, ...]:
+def load_suite(name: str = "kernelwright", level: int | None = None, suite_dirs: Sequence[Path] = ()) -> Suite:
     """All problems of a suite (of one level, where given), sorted by level and number.
+
+    A file that breaks the contract or cannot be read stands in ``broken``, and does not keep the others from loading.
 
     Raises:
         UsageError: no such suite or level.
-        InvalidReferenceError: a file of the suite breaks the contract.
     """
     folders = _suite_folders(suite_dirs)
     if name not in folders:
@@ -85,7 +120,16 @@ def load_suite(
     if level is not None and level not in levels:
         listed = ", ".join(map(str, levels))
         raise UsageError(f"suite {name} has no level {level}", hint=f"its levels are {listed}", level=level)
-    return tuple(entry.read() for entry in entries if level in (None, entry.level))
+    problems: list[Problem] = []
+    broken: list[UnreadableProblem] = []
+    for entry in entries:
+        if level not in (None, entry.level):
+            continue
+        try:
+            problems.append(entry.read())
+        except (InvalidReferenceError, UsageError) as error:
+            broken.append(UnreadableProblem(entry.id, entry.number, str(entry.path), error))
+    return Suite(problems, broken)
 
 
 def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelwright.agents import Proposal, StepContext, coders, judges
+from kernelwright.datasets import LINT_ENTRY
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
 from kernelwright.records import (
     Advice,
@@ -147,6 +148,8 @@ class FakeReferee:
     faults: dict[str, list[KernelwrightError]] = field(default_factory=dict)  # by problem name, raised one by one
     point: Callable[[str], None] = no_point
     judged: list[tuple[str, str, bool]] = field(default_factory=list)
+    weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name
+    linted: list[str] = field(default_factory=list)
 
     @contextmanager
     def open(
@@ -199,7 +202,12 @@ class FakeSession:
         return evaluation
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        raise AssertionError("the scripted coder captures nothing")
+        assert entry == LINT_ENTRY, "the scripted coder captures nothing"
+        self.referee.linted.append(self.problem.name)
+        found = self.referee.weaknesses.get(self.problem.name, ())
+        if isinstance(found, KernelwrightError):
+            raise found
+        return {"findings": [{"rule": rule, "severity": "warning", "message": f"{rule}!"} for rule in found]}
 
 
 class ScriptedCoder:

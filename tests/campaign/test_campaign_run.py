@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from campaign_fakes import FakeReferee, default_signals, make_problem, register_scripted_roles
 
-from kernelwright.campaign import Campaign, CampaignResult, rows_of
+from kernelwright.campaign import Campaign, CampaignResult, problems_of, rows_of
 from kernelwright.config import Settings
+from kernelwright.datasets import LintRecords
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Problem, Stage, Status
+from kernelwright.sandbox import WorkerFailed
 from kernelwright.store import Store
 
 PROBLEMS = [make_problem("one"), make_problem("two"), make_problem("three")]
@@ -275,3 +277,22 @@ def test_rows_of_a_run_in_the_middle(settings, store):
     )
     result = campaign.run(PROBLEMS)
     assert [row.state for row in rows_of(store, result.run_id)] == ["done", "running", "pending"]
+
+
+def test_a_problem_is_linted_once_and_what_was_found_is_kept(settings, store):
+    weak = make_problem("one", PROBLEMS[0].source + "\n# of its own\n")
+    referee = FakeReferee(SPEEDUPS, weaknesses={"one": ["tiny-output"]})
+    result = run(settings, store, referee, [weak])
+    run(settings, store, referee, [weak])
+    assert referee.linted == ["one"]
+    assert [finding.rule for finding in LintRecords(settings.cache_dir).get(weak)] == ["tiny-output"]
+    assert problems_of(store, result.run_id) == (weak,)
+
+
+def test_a_lint_that_cannot_run_does_not_stop_the_run(settings, store):
+    told = []
+    referee = FakeReferee(SPEEDUPS, weaknesses={"one": WorkerFailed("too slow", kind="timeout")})
+    result = run(settings, store, referee, PROBLEMS[:1], tell=told.append)
+    assert result.rows[0].candidate is not None
+    assert LintRecords(settings.cache_dir).get(PROBLEMS[0]) is None
+    assert any("the lint could not run" in event.data["text"] for event in told if event.kind == "note")

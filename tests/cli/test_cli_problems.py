@@ -135,6 +135,53 @@ def test_a_suite_is_linted_whole(terminal, suite):
     assert [row["problem"] for row in both["problems"]][:2] == [SOFTMAX, "mine/level1/sound"]
 
 
+def test_a_broken_file_of_a_suite_is_listed_and_linted_with_the_others(terminal, suite, sandbox):
+    (suite / "09_broken.py").write_text("def forward(:\n")
+    where = ("--suite", "mine", "--suite-dir", suite.parent)
+    data = terminal.json("problems", "list", *where, code=1)
+    assert [row["id"] for row in data["problems"]] == [f"mine/level1/{n}" for n in ("sound", "warned", "gradients")]
+    (broken,) = data["broken"]
+    assert (broken["id"], broken["number"], broken["lint"]) == ("mine/level1/broken", 9, ["invalid-reference"])
+    assert "line 1: not valid Python" in broken["reason"]
+    text = terminal("problems", "list", *where, code=1).stdout
+    assert "error: invalid-reference" in text
+    assert "09_broken.py, line 1: not valid Python" in text
+
+    for words in ((), ("--static",)):
+        data = terminal.json("problems", "lint", *where, *words, code=1)
+        assert [row["ok"] for row in data["problems"]] == [True, True, True, False]
+        assert data["problems"][3]["findings"][0]["rule"] == "invalid-reference"
+    assert "mine/level1/broken: invalid-reference (line 1)" in terminal("problems", "lint", *where, code=1).stdout
+
+
+def test_the_list_says_what_the_lint_found(terminal, suite, sandbox):
+    where = ("--suite", "mine", "--suite-dir", suite.parent)
+
+    def listed():
+        return [row["lint"] for row in terminal.json("problems", "list", *where)["problems"]]
+
+    terminal("problems", "lint", *where, "--static")
+    assert listed() == [["not-linted"], ["calls-random", "not-linted"], ["not-linted"]]
+    assert not sandbox
+    assert "kernelwright problems lint P" in terminal("problems", "list", *where).stdout
+
+    terminal("problems", "lint", *where)
+    assert listed() == [[], ["calls-random"], []]
+    text = terminal("problems", "list", *where).stdout
+    assert "warning: calls-random" in text
+    assert "ok" in text
+    assert "not-linted" not in text
+    assert len(sandbox) == 1
+
+
+def test_a_problem_that_could_not_be_run_is_listed_so(terminal, files, suite, sandbox):
+    (suite / "04_wrong.py").write_text(files["wrong.py"].read_text())
+    where = ("--suite", "mine", "--suite-dir", suite.parent)
+    terminal("problems", "lint", *where, code=1)
+    wrong = terminal.json("problems", "list", *where)["problems"][3]
+    assert wrong["lint"] == ["unused-input", "invalid-reference"]
+
+
 def test_the_built_in_suite_reads_clean(terminal):
     data = terminal.json("problems", "lint", "--suite", "kernelwright", "--static")
     assert len(data["problems"]) == 30

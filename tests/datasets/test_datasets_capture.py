@@ -112,6 +112,14 @@ CASES = {
 }
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
+# What these modules really do for nothing: the bias of causal_mix hides what its mask has hidden already, and the
+# linear layer before a Hardtanh stays within its bounds on ordinary inputs.
+REDUNDANT = {
+    CASES["causal_mix"]: {"add changes nothing on ordinary inputs": "warning"},
+    CASES["mlp"]: {"hardtanh changes nothing on ordinary inputs": "info"},
+    CASES["bfloat16"]: {"hardtanh changes nothing on ordinary inputs": "info"},
+}
+
 
 def tensors(value):
     if isinstance(value, torch.Tensor):
@@ -151,7 +159,8 @@ def test_the_file_is_a_sound_problem(case):
     assert problem.meta.category == "captured"
     assert problem.meta.title == "Example"
     findings = lint(problem, lambda entry, payload: _runtime.lint_dynamic(payload))
-    assert {finding.rule for finding in findings} <= {"too-small", "redundant-work"}  # a module may repeat itself
+    weak = {finding.message: finding.severity for finding in findings if finding.rule != "too-small"}
+    assert weak == REDUNDANT.get(case, {})
     module = _runtime.load_reference(source, {})
     made = _runtime.make_inputs(module, 1)
     assert [(v.shape, v.dtype) for v in made] == [(v.shape, v.dtype) for v in tensors(inputs)]

@@ -10,14 +10,16 @@ import pytest
 from kernelwright.datasets import (
     LINT_ENTRY,
     LintFinding,
+    LintRecords,
     _runtime,
     lint,
     lint_findings,
     lint_payload,
+    lint_rules,
     lint_static,
+    lint_summary,
     parse_problem,
 )
-from kernelwright.datasets._lint import lint_summary
 from kernelwright.errors import MachineError
 
 LARGE = {"ROWS = 4": "ROWS = 40", '"ROWS": 4, "FEATURES": 6': '"ROWS": 40, "FEATURES": 60'}
@@ -210,6 +212,8 @@ def test_a_summary_names_rules_worst_first(well):
     source = well.replace(BODY, "return torch.relu(torch.relu(torch.dropout(x, 0.5, True)))")
     assert lint_summary(findings_of(parsed(source))).startswith("error: random; warning: ")
     assert lint_summary(findings_of(parsed(well))) == ""
+    assert lint_rules(findings_of(parsed(source)))[0] == "random"
+    assert lint_rules(findings_of(parsed(well))) == ()
 
 
 def test_an_input_without_influence_is_named(well):
@@ -251,3 +255,64 @@ def test_a_malformed_reply_is_refused_and_a_long_one_cut():
     long = {"rule": "r" * 999, "severity": "info", "message": "m" * 9999, "line": None}
     found = lint_findings({"findings": [long] * 1000})
     assert (len(found), len(found[0].rule), len(found[0].message)) == (64, 60, 500)
+
+
+def test_a_claim_cannot_write_to_the_terminal():
+    (finding,) = lint_findings(
+        {"findings": [{"rule": "a-rule\x1b[2J\n", "severity": "error", "message": "one\n\x1b[1Atwo"}]}
+    )
+    assert (finding.rule, finding.message) == ("a-rule2", "one  [1Atwo")
+
+
+# ------------------------------------------------------------------------------------------------------- records
+
+CLAIM = {"rule": "tiny-output", "severity": "warning", "message": "small", "line": 3}
+
+
+def claiming(*findings):
+    """A worker that reports these findings."""
+    return lambda entry, payload: {"findings": list(findings)}
+
+
+def test_what_was_never_run_is_not_clean(tmp_path, well):
+    problem, records = parsed(well), LintRecords(tmp_path)
+    assert lint_static(problem) == ()
+    assert lint_rules(records.known(problem)) == ("not-linted",)
+    assert lint_summary(records.known(problem)) == "warning: not-linted"
+    assert records.get(problem) is None
+
+
+def test_what_a_run_found_is_known_afterwards(tmp_path, well):
+    problem = parsed(well.replace(BODY, "return x + torch.rand(3)"))
+    lint(problem, claiming(CLAIM), records=LintRecords(tmp_path))
+    assert lint_rules(LintRecords(tmp_path).known(problem)) == ("calls-random", "tiny-output")
+    lint(problem, claiming(), records=LintRecords(tmp_path))
+    assert LintRecords(tmp_path).get(problem) == ()
+    assert lint_rules(LintRecords(tmp_path).known(problem)) == ("calls-random",)
+
+
+def test_a_record_is_of_one_content_under_one_set_of_rules(tmp_path, well, monkeypatch):
+    problem, records = parsed(well), LintRecords(tmp_path)
+    lint(problem, claiming(), records=records)
+    assert records.get(problem) == ()
+    assert records.get(problem.model_copy(update={"id": "another/level1/name"})) == ()
+    assert records.get(parsed(well + "\n")) is None
+    assert records.get(problem, "gpu") is None
+    monkeypatch.setattr("kernelwright.datasets._lint_records._rules", lambda: "others")
+    assert records.get(problem) is None
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"findings": [{"rule": 1}]}', "[" * 100_000, "\xff"])
+def test_a_damaged_record_counts_as_none(tmp_path, well, damage):
+    problem, records = parsed(well), LintRecords(tmp_path)
+    lint(problem, claiming(), records=records)
+    (file,) = (tmp_path / "lint").iterdir()
+    file.write_bytes(damage.encode("latin-1"))
+    assert lint_rules(records.known(problem)) == ("not-linted",)
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_record(tmp_path, well):
+    (tmp_path / "file").write_text("no folder")
+    records = LintRecords(tmp_path / "file")
+    assert lint(parsed(well), claiming(CLAIM), records=records)[0].rule == "tiny-output"
+    assert records.get(parsed(well)) is None

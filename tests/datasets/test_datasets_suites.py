@@ -108,6 +108,21 @@ def test_a_broken_file_of_a_suite_breaks_only_itself(other):
     assert find_problem("Tanh", [other]).name == "Tanh"
     with pytest.raises(InvalidReferenceError, match=r"2_Relu\.py, line 1"):
         find_problem("Relu", [other])
+    assert [problem.name for problem in load_suite("bench", suite_dirs=[other])] == ["Tanh", "softmax"]
+
+
+def test_what_cannot_be_read_is_listed_with_its_reason(other):
+    (other / "level1" / "2_Relu.py").write_text("class Model:\n    pass\n")
+    (other / "level2" / "bytes.py").write_bytes(b"\xff\xfe")
+    suite = load_suite("bench", suite_dirs=[other])
+    relu, unreadable = suite.broken
+    assert (relu.id, relu.number, relu.path) == ("bench/level1/Relu", 2, str(other / "level1" / "2_Relu.py"))
+    assert (relu.finding.rule, relu.finding.severity, relu.finding.line) == ("invalid-reference", "error", 1)
+    assert "not a torch.nn.Module" in relu.finding.message
+    assert (unreadable.id, unreadable.number) == ("bench/level2/bytes", None)
+    assert "cannot read" in unreadable.finding.message
+    assert [fault.id for fault in load_suite("bench", 1, [other]).broken] == ["bench/level1/Relu"]
+    assert (len(suite), suite[0].name, [problem.name for problem in suite[1:]]) == (2, "Tanh", ["softmax"])
 
 
 def test_bad_suite_folders_are_named(tmp_path, other):

@@ -1,0 +1,87 @@
+"""What tables say of problems that fail the lint: a mark beside the name, and the rules under the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.cli._common import plain
+
+if TYPE_CHECKING:
+    from kernelwright.campaign import RunResult
+    from kernelwright.config import Settings
+    from kernelwright.datasets import LintFinding
+    from kernelwright.records import Problem
+    from kernelwright.store import Store
+
+    Findings = Mapping[str, Sequence[LintFinding]]  # by a problem's id
+
+MARK = "!"
+CLEAN = "ok"
+NOT_RUN = "not-linted: only read, not run so far; 'kernelwright problems lint P' runs a problem in the sandbox"
+
+
+def known_findings(problems: Iterable[Problem], settings: Settings) -> dict[str, tuple[LintFinding, ...]]:
+    """All that is known of problems without running them, by their ids; see :meth:`LintRecords.known`."""
+    from kernelwright.datasets import LintRecords
+
+    records = LintRecords(settings.cache_dir)
+    return {problem.id: records.known(problem) for problem in problems}
+
+
+def findings_of_rows(store: Store, rows: Sequence[RunResult], run_id: str, settings: Settings) -> Findings:
+    """What is known of the problems of a run, in the versions that it worked on.
+
+    A reference that the referee could not use fails for that, and so does a file that is no problem.
+    """
+    from kernelwright.campaign import problems_of
+    from kernelwright.datasets import LintFinding
+    from kernelwright.records import Status
+
+    known = known_findings(problems_of(store, run_id), settings)
+    invalid = {row.problem: row.reason for row in rows if row.status is Status.INVALID_REFERENCE}
+    faults = {
+        name: (LintFinding(rule="invalid-reference", severity="error", message=reason[:500]),)
+        for name, reason in invalid.items()
+    }
+    return {**known, **faults}
+
+
+def marked(name: str, findings: Sequence[LintFinding]) -> str:
+    """A problem's name, with a mark where it fails the lint or was never run by it."""
+    from kernelwright.datasets import lint_summary
+
+    return f"{name} {MARK}" if lint_summary(findings) else name
+
+
+def cell(findings: Sequence[LintFinding]) -> str:
+    """What a table with a column for the lint says there."""
+    from kernelwright.datasets import lint_summary
+
+    return lint_summary(findings) or CLEAN
+
+
+def footnotes(findings: Findings) -> list[str]:
+    """What the marks mean: one line for each set of rules, with the problems that fail them."""
+    from kernelwright.datasets import lint_summary
+
+    by_summary: dict[str, list[str]] = {}
+    for problem, found in findings.items():
+        if summary := lint_summary(found):
+            by_summary.setdefault(summary, []).append(problem)
+    lines = [f"{MARK} {summary}: {', '.join(names)}" for summary, names in by_summary.items()]
+    return [*lines, *explanations(findings)]
+
+
+def explanations(findings: Findings) -> list[str]:
+    """How to know more, where a problem was never run by the lint."""
+    from kernelwright.datasets import lint_rules
+
+    return [NOT_RUN] if any("not-linted" in lint_rules(found) for found in findings.values()) else []
+
+
+def with_rules(row: Any, findings: Sequence[LintFinding]) -> dict[str, Any]:
+    """A row as plain JSON, with the names of the rules that its problem fails in ``lint``."""
+    from kernelwright.datasets import lint_rules
+
+    return {**plain(row), "lint": list(lint_rules(findings))}
