@@ -18,12 +18,12 @@ import numpy as np
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._client import Client, Failure, WorkerFailed
 from kernelwright.evaluator._native import build_library
+from kernelwright.evaluator._share import Meanwhile
 from kernelwright.sandbox import SharedMemory, product_memfd
 
 _DONE, _PENDING, _READ_FAILED, _BAD_CLAIM = range(4)
 _FIRST_PATIENCE_NS = 2_000_000
 _PATIENCE_NS = 20_000_000
-_SLEEPS = 2  # see _door.c
 
 
 class _Progress(ctypes.Structure):
@@ -112,13 +112,13 @@ class Door:
         capacity: Sequence[int],
         *,
         call_timeout_s: float,
-        untimed: bool = False,
+        meanwhile: Meanwhile | None = None,
     ) -> Window:
         """One window over ``slots``; the outputs of the calls in ``reads`` (positions) are read.
 
         Args:
             capacity: bytes that each output may span, in order.
-            untimed: leave the core while waiting, to whoever looks at the worker meanwhile.
+            meanwhile: called in this thread while it waits; such windows tell nothing about time.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -149,10 +149,11 @@ class Door:
             ctypes.c_int64(outputs),
             *_pointers(tables, durations, reads_ns),
         )
-        waiting = ctypes.c_int(_SLEEPS if untimed else self._yielding)
+        function, argument = meanwhile or (None, None)
+        waiting = ctypes.c_int(self._yielding), ctypes.c_void_p(function), ctypes.c_void_p(argument)
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while True:
-            code = self._library.window(*arguments, ctypes.c_int64(patience), waiting)
+            code = self._library.window(*arguments, ctypes.c_int64(patience), *waiting)
             if code == _DONE:
                 break
             if code != _PENDING:

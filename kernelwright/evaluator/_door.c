@@ -44,8 +44,6 @@ typedef struct {
 } Progress;
 
 enum { DONE = 0, PENDING = 1, READ_FAILED = 2, BAD_CLAIM = 3 };
-enum { SPINS = 0, YIELDS = 1, SLEEPS = 2 }; /* how to wait: keep the core, share it, leave it to others */
-#define NAP_NS 5000
 
 static int64_t now_ns(void) {
   struct timespec t;
@@ -53,29 +51,24 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static void relax(int waiting, uint64_t *spins) {
+static void relax(int yielding, uint64_t *spins) {
   CPU_RELAX();
-  if (waiting == SLEEPS) {
-    struct timespec nap = {0, NAP_NS};
-    nanosleep(&nap, NULL);
-  } else if (waiting == YIELDS && (++*spins & 63) == 0) {
-    sched_yield();
-  }
+  if (yielding && (++*spins & 63) == 0) sched_yield();
 }
 
 /* Worker: acknowledge the last reveal (its outputs lie where `row` says), unless `*nonce` is 0; then wait for the next
  * one. Returns its slot (-1: leave the loop) and stores its nonce. */
-int64_t kw_exchange(Reveal *reveal, Answer *answer, uint64_t *nonce, int waiting) {
+int64_t kw_exchange(Reveal *reveal, Answer *answer, uint64_t *nonce, int yielding) {
   uint64_t spins = 0, seen, last = *nonce;
   if (last) __atomic_store_n(&answer->nonce, last, __ATOMIC_RELEASE);
-  while ((seen = __atomic_load_n(&reveal->nonce, __ATOMIC_ACQUIRE)) == last) relax(waiting, &spins);
+  while ((seen = __atomic_load_n(&reveal->nonce, __ATOMIC_ACQUIRE)) == last) relax(yielding, &spins);
   *nonce = seen;
   return reveal->slot;
 }
 
 /* Worker: acknowledge whatever is revealed and do nothing else, until told to leave: what the door itself costs. */
-void kw_idle(Reveal *reveal, Answer *answer, uint64_t *nonce, int waiting) {
-  while (kw_exchange(reveal, answer, nonce, waiting) >= 0);
+void kw_idle(Reveal *reveal, Answer *answer, uint64_t *nonce, int yielding) {
+  while (kw_exchange(reveal, answer, nonce, yielding) >= 0);
 }
 
 /* Referee: tell the worker to leave its loop. */
@@ -132,14 +125,14 @@ static int read_outputs(Answer *answer, int pid, char *to, const int64_t *capaci
   return DONE;
 }
 
-/* Referee: one window of `calls` calls. Returns PENDING after `patience_ns` without an acknowledgement, so that the
+/* Referee: one window of `calls` calls. While it waits it calls `meanwhile`, unless that is NULL. Returns PENDING after `patience_ns` without an acknowledgement, so that the
  * caller can look whether the worker lives; calling again goes on where it stopped. `durations_ns[i]` is the time from
  * reveal to acknowledgement of call i; reads happen between calls, are not part of any duration, and take
  * `reads_ns[k]`. */
 int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64_t *slots, const uint64_t *nonces,
               int64_t calls, const uint8_t *read_after, const double *read_from, char *read_to, int64_t read_bytes,
               const int64_t *capacity, int64_t outputs, int64_t *tables, int64_t *durations_ns, int64_t *reads_ns,
-              int64_t patience_ns, int waiting) {
+              int64_t patience_ns, int yielding, void (*meanwhile)(void *), void *argument) {
   uint64_t spins = 0;
   for (; at->next < calls; at->next++, at->revealed = 0) {
     int64_t i = at->next;
@@ -152,8 +145,9 @@ int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64
     int64_t waited_from = now_ns();
     uint64_t polls = 0;
     while (__atomic_load_n(&answer->nonce, __ATOMIC_ACQUIRE) != nonces[i]) {
-      relax(waiting, &spins);
-      if (((++polls & 1023) == 0 || waiting == SLEEPS) && now_ns() - waited_from > patience_ns) return PENDING;
+      relax(yielding, &spins);
+      if (meanwhile) meanwhile(argument);
+      if ((++polls & 1023) == 0 && now_ns() - waited_from > patience_ns) return PENDING;
     }
     durations_ns[i] = now_ns() - at->start_ns;
     if (read_after[i]) {

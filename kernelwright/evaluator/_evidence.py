@@ -6,10 +6,11 @@ the evidence says that own kernels are not needed, or hardly run, the candidate 
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,21 +19,23 @@ from kernelwright.evaluator._build import BuildOutcome, BuildService
 from kernelwright.evaluator._client import readable
 from kernelwright.evaluator._ghost import GhostProduct, declared_returns, stub_functions
 from kernelwright.evaluator._pool import Pool
-from kernelwright.evaluator._share import OWN_AT_LEAST, Sampling, Share, ShareSampler, label
+from kernelwright.evaluator._share import OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
 
-_SAMPLED_WINDOWS = 40  # at most
-_SAMPLED_S = 0.025
+_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept
+_SAMPLED_S = 0.015
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _MOSTLY = 0.6
+_KEPT = 0.5  # own kernels that run less than this share of what they did at first keep answers for later
 
 
 class Evidence(NamedTuple):
     """What was seen; shares are None where sampling is impossible here or nothing was caught.
 
+    share: over inputs that the candidate had not seen before; again: over the same inputs once more.
     ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
     without them), ``unknown`` (they cannot be stubbed).
     operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
@@ -40,6 +43,8 @@ class Evidence(NamedTuple):
     """
 
     share: Share | None
+    again: Share | None
+    launches: tuple[int, int] | None
     ghost: Literal["needed", "idle", "unknown"]
     ghost_reason: str
     torch_flops: int
@@ -56,10 +61,18 @@ class Evidence(NamedTuple):
         """Why the candidate is ineligible, or an empty string."""
         if self.ghost == "idle":
             return "the answer does not need the candidate's own kernels: it is right without them"
+        if self.launches is not None and 0 in self.launches:
+            when = "when the same inputs come again" if self.launches[0] else "in a call"
+            return f"its answers are not its kernels': it launches none {when}"
         if self.share is None and self.torch_flops >= self.reference_flops > 0:
             return "torch's own operators do all of the reference's arithmetic"
         if self.share is not None and self._hardly_runs_own(self.share):
             return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
+        if self.share is not None and self.again is not None and _keeps_answers(self.share, self.again):
+            first, later = f"{self.share.own:.0%}", f"{self.again.own:.0%}"
+            return (
+                f"it keeps answers: own kernels take {first} of the time, and {later} when the same inputs come again"
+            )
         return ""
 
     def _hardly_runs_own(self, share: Share) -> bool:
@@ -83,26 +96,42 @@ class Evidence(NamedTuple):
         found.append(f"label {self.label}")
         found.append(f"own {share.own:.0%}, library {share.library:.0%}, Python {share.python:.0%}")
         found.append(f"other {share.other:.0%} of {share.samples} samples")
+        if self.again is not None:
+            found.append(f"own {self.again.own:.0%} of {self.again.samples} samples when the same inputs came again")
         return "; ".join(found)
 
 
 class Trace(NamedTuple):
-    """What a worker says of one call: operators of torch with counts, their arithmetic, calls of own kernels."""
+    """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
+
+    launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
+    """
 
     operators: dict[str, int]
     flops: int
     calls: list[dict[str, Any]]
+    launches: tuple[int, int] | None
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
         """Out of a reply that may hold anything."""
         operators, flops, calls = reply.get("operators"), reply.get("flops"), reply.get("calls")
+        launches = reply.get("launches")
+        counted = isinstance(launches, list) and len(launches) == 2 and all(type(count) is int for count in launches)
         named = operators.items() if isinstance(operators, dict) else ()
         return cls(
             {readable(name)[:80]: count for name, count in named if type(count) is int},
             flops if type(flops) is int else 0,
             calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else [],
+            (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
         )
+
+
+def _keeps_answers(first: Share, again: Share) -> bool:
+    """Whether own kernels surely run less for inputs that were seen before."""
+    if min(first.samples, again.samples) < _FEWEST_SAMPLES:
+        return False
+    return _bounds(again)[1] < _KEPT * _bounds(first)[0]
 
 
 def _bounds(share: Share) -> tuple[float, float]:
@@ -117,6 +146,13 @@ def _is_decided(share: Share) -> bool:
     """Whether there are enough samples to say on which side of the least own share this one lies."""
     low, high = _bounds(share)
     return share.samples >= _FEWEST_SAMPLES and not low <= OWN_AT_LEAST <= high
+
+
+def _is_compared(first: Share, again: Share) -> bool:
+    """Whether there are enough samples to say whether answers are kept."""
+    if min(first.samples, again.samples) < _FEWEST_SAMPLES:
+        return first.samples < _FEWEST_SAMPLES
+    return again.own > _KEPT * first.own or _keeps_answers(first, again)
 
 
 class GhostBuilds:
@@ -152,39 +188,70 @@ def _defines(flags: Any) -> dict[str, str]:
     return {name: value or "1" for name, _, value in named}
 
 
-def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Share | None:
+class Shares(NamedTuple):
+    """Shares over new inputs, and over the same ones again."""
+
+    first: Share | None
+    again: Share | None
+
+
+def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
     """Let a worker, which waits frozen at the door, take calls while it is sampled; it is frozen again afterwards.
 
     Raises:
         WorkerFailed: the worker died, raised or hung.
     """
-    share = None
+    first, again, known = None, None, list[np.ndarray]()
     deadline = time.monotonic() + _SAMPLED_AT_MOST_S
-    while share is None or not _is_decided(share):
-        running = _burst(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
-        share = _together(share, running.result())
-        if share is None or time.monotonic() > deadline:
+    while first is None or not _is_decided(first):
+        new = _new_windows(side, pool, plan, known)
+        found = _burst(sampler, side, pool, new, call_timeout_s=call_timeout_s)
+        first = _together(first, found)
+        if found is None or time.monotonic() > deadline:
             break
-    return share
+    deadline = time.monotonic() + _SAMPLED_AT_MOST_S
+    while first is not None and (again is None or not _is_compared(first, again)):
+        repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
+        again = _together(again, _burst(sampler, side, pool, repeated, call_timeout_s=call_timeout_s))
+        if time.monotonic() > deadline:
+            break
+    return Shares(first, again)
 
 
-def _burst(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Sampling:
-    rng = np.random.default_rng()
-    spent_s, capacity = 0.0, pool.variant.capacity()
-    fresh = rng.permutation(pool.slots)[: 2 * plan.calls]
-    pool.refill(fresh)
-    files = frozenset(side.client.products)
-    worker = side.client.worker.pid
-    with sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US) as running:
+def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """Windows of inputs that were not there before, the last few of which ``known`` keeps."""
+    slots = np.random.default_rng().permutation(pool.slots)
+    for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
+        side.freeze()
+        pool.refill(order)
+        known[:] = [*(window for window in known if not np.isin(window, order).any()), order]
         side.thaw()
-        for _ in range(_SAMPLED_WINDOWS):
-            order = rng.permutation(fresh)[: plan.calls]
-            window = side.door.window(side.client, order, [], capacity, call_timeout_s=call_timeout_s, untimed=True)
+        yield order
+
+
+def _burst(
+    sampler: ShareSampler, side: Side, pool: Pool, windows: Iterable[np.ndarray], *, call_timeout_s: float
+) -> Share | None:
+    """The share over windows of slots, until there is enough."""
+    files, worker, capacity = frozenset(side.client.products), side.client.worker.pid, pool.variant.capacity()
+    running = sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US)
+
+    def take_calls(meanwhile: Meanwhile | None) -> None:
+        spent_s = 0.0
+        for order in windows:
+            window = side.door.window(
+                side.client, order, [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
+            )
             spent_s += float(window.durations_ns.sum()) / 1e9
             if spent_s >= _SAMPLED_S:
                 break
+
+    side.thaw()
+    try:
+        running.over(take_calls)
+    finally:
         side.freeze()
-    return running
+    return running.result()
 
 
 def _together(first: Share | None, second: Share | None) -> Share | None:

@@ -175,6 +175,8 @@ def _strings(tokens: Sequence[Token]) -> Iterator[Hit]:
     for i, token in enumerate(tokens):
         if token.kind == "string" and PRIVATE_PROC.match(token.text):
             yield Hit("proc-access", token.line, token.text)
+        if token.text == "{" and PRIVATE_PROC.match(spelt := _spelt(tokens, i)):
+            yield Hit("proc-access", token.line, spelt)
         if token.kind == "word" and token.text in _ASM and i >= assembly_end:
             opening = _opening(tokens, i)
             if opening is not None:
@@ -184,6 +186,19 @@ def _strings(tokens: Sequence[Token]) -> Iterator[Hit]:
             for named in tokens[i + 2 : min(i + 3, closing.get(i + 1, 0))]:
                 if named.kind == "string" and named.text in PROCESS_CALLS:
                     yield Hit("cpp-process", named.line, named.text)
+
+
+def _spelt(tokens: Sequence[Token], i: int) -> str:
+    """The text that an initialiser from token ``i`` on spells out, letter by letter; empty where it does not."""
+    letters = []
+    for at in range(i + 1, len(tokens), 2):
+        letter = unescape(tokens[at].text) if tokens[at].kind == "char" else ""
+        if len(letter) != 1:
+            break
+        letters.append(letter)
+        if at + 1 >= len(tokens) or tokens[at + 1].text != ",":
+            break
+    return "".join(letters)
 
 
 def _opening(tokens: Sequence[Token], i: int) -> int | None:

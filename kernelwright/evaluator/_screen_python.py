@@ -33,6 +33,9 @@ _PROCESS_CALL = re.compile(
     r"os\.(?:system|popen|fork|forkpty|exec[lv]p?e?|spawn[lv]p?e?|posix_spawnp?|_exit|abort|kill|killpg|pidfd_open)"
     r"|pty\.(?:fork|spawn)|posix\.(?:_exit|fork|system|kill)|signal\.(?:raise_signal|pthread_kill)"
 )
+_SETTING_CALL = re.compile(
+    r"torch\.(?:set_num_threads|set_num_interop_threads|use_deterministic_algorithms|autograd\.set_detect_anomaly)"
+)
 _PATCHABLE = re.compile(
     r"(?:torch|time|numpy|builtins|sys|gc|os|threading|ctypes|importlib|inspect|json|math|random|kernelwright)\..+"
 )
@@ -48,8 +51,7 @@ _SETTERS = frozenset(("setattr", "delattr", "object.__setattr__", "type.__setatt
 _TENSOR_HOOKS = frozenset(("__torch_function__", "__torch_dispatch__"))
 _NARROW = frozenset(("torch.float16", "torch.half", "torch.bfloat16"))
 _INFORMING_CALLS = {
-    "global-flag": r"torch\.(?:set_num_threads|set_num_interop_threads|set_default_\w+|set_float32_matmul_precision"
-    r"|set_flush_denormal|use_deterministic_algorithms)",
+    "global-flag": r"torch\.(?:set_default_\w+|set_float32_matmul_precision|set_flush_denormal)",
     "graph-replay": r"torch\.cuda\.(?:CUDAGraph|graph|make_graphed_callables)",
     "threads": r"torch\.cuda\.(?:Stream|stream)|threading\.\w+|concurrent\.futures\.\w+|multiprocessing\.[\w.]+",
     "environment": r"os\.(?:getenv|putenv|environ\.\w+)",
@@ -58,7 +60,6 @@ _INFORMING_CALLS = {
     "introspection": r"importlib\.[\w.]+|__import__|globals|locals|vars",
     "native-library": r"ctypes\.(?:CDLL|PyDLL|cdll\.[\w.]+|pythonapi\.\w+|string_at|memmove)",
     "memory-mapping": r"mmap\.\w+",
-    "delay": r"time\.sleep",
     "timing-call": r"time\.(?:time|perf_counter|monotonic|process_time)(?:_ns)?|torch\.cuda\.Event",
     "exit-handler": r"atexit\.\w+|signal\.(?:signal|alarm|setitimer)|weakref\.finalize",
     "exit-call": r"sys\.exit|exit|quit",
@@ -206,6 +207,10 @@ class Inspector(ast.NodeVisitor):
             self._add("frame-walk", node, name)
         if _PROCESS_CALL.fullmatch(name):
             self._add("process-control", node, name)
+        if _SETTING_CALL.fullmatch(name):
+            self._add("process-setting", node, name)
+        if name == "time.sleep":
+            self._add("python-sleep", node, name)
         if name in _SETTERS and node.args:
             target = self._names.resolve(node.args[0])
             if target and _PATCHABLE.fullmatch(f"{target}.x") and not _SETTING.fullmatch(f"{target}.x"):

@@ -117,6 +117,18 @@ register(
         "time.perf_counter = len\ntorch.backends.cudnn.benchmark = True",
     ),
     (
+        "process-setting",
+        "python",
+        "the file changes how all of torch works in its process, which own kernels have no use for",
+        "threads = torch.get_num_threads()\nlib.set_num_threads(threads)\ntorch.set_flush_denormal(True)",
+    ),
+    (
+        "python-sleep",
+        "python",
+        "the file sleeps, which no kernel has a use for",
+        "import time\n\n\nclass Lock:\n    sleep = None\n\n\nLock.sleep = time.monotonic()",
+    ),
+    (
         "compiler-hook",
         "python",
         "the file passes compiler options that run or read foreign files",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Token(NamedTuple):
-    """kind: ``word``, ``string`` (text without quotes), ``directive`` (a whole preprocessor line) or ``mark``."""
+    """kind: ``word``, ``string`` or ``char`` (text without quotes), ``directive`` (a preprocessor line), ``mark``."""
 
     kind: str
     text: str
@@ -114,6 +114,8 @@ def tokenize(reading: Reading) -> Iterator[Token]:
             yield Token("word", whole, line + passed)
         elif kind in ("string", "raw"):
             yield Token("string", match["body" if kind == "string" else "rawbody"], line + passed)
+        elif kind == "char":
+            yield Token("char", whole.partition("'")[2][:-1], line + passed)
         elif kind != "blank":
             yield Token("mark", whole, line + passed)
         fresh = directive is None and kind == "blank" and (fresh or newlines > 0)

@@ -22,7 +22,7 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Builder, Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
-from kernelwright.evaluator._evidence import Evidence, Trace, sample_share
+from kernelwright.evaluator._evidence import Evidence, Shares, Trace, sample_shares
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
@@ -424,18 +424,23 @@ class ProblemSession:
         """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
         timeout_s, timed = self._settings.call_timeout_s, progress.backend == "cpp"
         try:
-            share = None
+            shares = Shares(None, None)
             if timed:
                 side.enter(windows[0])
                 side.freeze()
-                share = sample_share(self._referee.share_sampler, side, *windows, call_timeout_s=timeout_s)
+                shares = sample_shares(self._referee.share_sampler, side, *windows, call_timeout_s=timeout_s)
                 side.leave(timeout_s=timeout_s)
+            side.freeze()
+            windows[0].refill([0])  # the slot that is traced
+            side.thaw()
             trace = Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
         ghost = replay.result(built=timed, is_right=lambda worker: self._answers_right(worker, check_set))
         progress.evidence = evidence = Evidence(
-            share=share,
+            share=shares.first,
+            again=shares.again,
+            launches=trace.launches,
             ghost=ghost.found,
             ghost_reason=ghost.reason,
             torch_flops=trace.flops,

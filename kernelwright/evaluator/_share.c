@@ -2,7 +2,7 @@
  *
  * All calls for one sampler come from one thread: the kernel ties a traced task to the thread that traces it. When that
  * thread ends, the kernel lets go of every task, stopped, frozen or running, so nothing here detaches. The traced
- * process is hostile and may end, be frozen or be stopped at any moment; nothing here waits without a limit.
+ * process is hostile and may end, be frozen or be stopped at any moment; nothing here waits.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,24 +38,28 @@ typedef struct {
 } Task;
 
 typedef struct {
-  int pid;
-  int count;
-  int gone; /* the process has ended */
-  uint64_t random;
-  clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
-  int64_t mean_ns;
-  int64_t due_ns;  /* when to look next */
-  int64_t used_ns; /* processor time at the last look that counted */
-  int counts;      /* whether this look does; -1: nobody has stopped yet */
-  int64_t taken; /* samples so far, those that others have replaced included */
-  Task tasks[MAX_TASKS];
-} Sampler;
-
-typedef struct {
   uint64_t words; /* of the stack that could be read */
   uint64_t registers[REGISTERS];
   uint64_t stack[STACK_BYTES / 8]; /* from the stack pointer upwards */
 } Sample;
+
+typedef struct {
+  int pid;
+  int count;
+  int threads; /* of the process, when one of its tasks was last looked at */
+  int looking; /* tasks have been interrupted, and not all of them have stopped yet */
+  int gone; /* the process has ended */
+  uint64_t random;
+  clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
+  int64_t mean_ns;
+  int64_t due_ns;  /* when to look next, or to give the present look up */
+  int64_t used_ns; /* processor time at the last look that counted */
+  int counts;      /* whether this look does; -1: nobody has stopped yet */
+  int64_t taken; /* samples so far, those that others have replaced included */
+  Sample *samples;
+  int64_t capacity;
+  Task tasks[MAX_TASKS];
+} Sampler;
 
 static int64_t now_ns(clockid_t clock) {
   struct timespec t = {0, 0};
@@ -152,9 +156,9 @@ static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
 }
 
 /* Take a sample of a stopped task, unless the process has hardly run since the last look: on a busy machine it would be
- * seen again and again where it had to give way to others. Once `capacity` is full, each new sample replaces an old one
+ * seen again and again where it had to give way to others. Once the capacity is full, each new sample replaces an old one
  * with the probability that leaves every sample of the run the same chance to stay. */
-static void take(Sampler *s, int tid, Sample *samples, int64_t capacity) {
+static void take(Sampler *s, int tid) {
   if (s->counts < 0) {
     int64_t used_ns = now_ns(s->clock);
     s->counts = used_ns - s->used_ns >= s->mean_ns / 4;
@@ -165,14 +169,14 @@ static void take(Sampler *s, int tid, Sample *samples, int64_t capacity) {
   struct iovec into = {&registers, sizeof registers};
   if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return;
   int64_t at = s->taken++;
-  if (at >= capacity) at = (int64_t)(next_random(s) % (uint64_t)s->taken);
-  if (at >= capacity) return;
-  uint64_t sp = arrange(&registers, samples[at].registers);
-  samples[at].words = read_stack(s->pid, sp, samples[at].stack);
+  if (at >= s->capacity) at = (int64_t)(next_random(s) % (uint64_t)s->taken);
+  if (at >= s->capacity) return;
+  uint64_t sp = arrange(&registers, s->samples[at].registers);
+  s->samples[at].words = read_stack(s->pid, sp, s->samples[at].stack);
 }
 
 /* See whether a task has stopped or ended, and let it go on. */
-static void collect(Sampler *s, int index, Sample *samples, int64_t capacity) {
+static void collect(Sampler *s, int index) {
   Task *task = &s->tasks[index];
   siginfo_t seen = {0};
   if (waitid(P_PID, (id_t)task->tid, &seen, WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL | __WNOTHREAD)) {
@@ -198,7 +202,7 @@ static void collect(Sampler *s, int index, Sample *samples, int64_t capacity) {
     return;
   }
   if (signal == SIGTRAP) {
-    if (task->interrupted) take(s, task->tid, samples, capacity);
+    if (task->interrupted) take(s, task->tid);
     ptrace(PTRACE_CONT, task->tid, NULL, NULL);
   } else { /* its whole process was stopped, and stays so until somebody continues it */
     ptrace(PTRACE_LISTEN, task->tid, NULL, NULL);
@@ -207,35 +211,35 @@ static void collect(Sampler *s, int index, Sample *samples, int64_t capacity) {
 }
 
 /* One round over all tasks; returns how many have been interrupted and have not stopped yet. */
-static int collect_all(Sampler *s, Sample *samples, int64_t capacity) {
+static int collect_all(Sampler *s) {
   int waiting = 0;
-  for (int i = s->count - 1; i >= 0; i--) collect(s, i, samples, capacity);
+  for (int i = s->count - 1; i >= 0; i--) collect(s, i);
   for (int i = 0; i < s->count; i++) waiting += s->tasks[i].interrupted;
   return waiting;
 }
 
-/* One look at every task that runs. What sleeps, is stopped or is frozen takes no time, and is not disturbed. */
-static void look(Sampler *s, Sample *samples, int64_t capacity) {
-  int threads = 0;
+/* Interrupt every task that runs. What sleeps, is stopped or is frozen takes no time, and is not disturbed. */
+static void begin_look(Sampler *s) {
   s->counts = -1;
   for (int i = 0; i < s->count; i++) {
     Task *task = &s->tasks[i];
-    if (state_of(task, &threads) == 'R' && !task->interrupted)
+    if (state_of(task, &s->threads) == 'R' && !task->interrupted)
       task->interrupted = ptrace(PTRACE_INTERRUPT, task->tid, NULL, NULL) == 0;
   }
-  int64_t deadline = now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
-  while (!s->gone && collect_all(s, samples, capacity) && now_ns(CLOCK_MONOTONIC) < deadline) sched_yield();
-  if (!s->gone && threads != s->count) admit_new(s);
+  s->looking = 1;
+  s->due_ns = now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 }
 
-static int64_t next_due(Sampler *s) {
-  return now_ns(CLOCK_MONOTONIC) + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
+static void end_look(Sampler *s) {
+  s->looking = 0;
+  s->due_ns = now_ns(CLOCK_MONOTONIC) + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
+  if (!s->gone && s->threads != s->count) admit_new(s);
 }
 
 /* ------------------------------------------------------------------------------------------------------- interface */
 
 /* Start to sample a process; NULL with an error number in `error` where it cannot be traced. */
-Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int *error) {
+Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, Sample *samples, int64_t capacity, int *error) {
   Sampler *s = calloc(1, sizeof *s);
   if (!s) {
     *error = ENOMEM;
@@ -244,6 +248,8 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int *error) {
   s->pid = pid;
   s->random = seed;
   s->mean_ns = mean_ns > 0 ? mean_ns : 1;
+  s->samples = samples;
+  s->capacity = capacity;
   *error = clock_getcpuclockid(pid, &s->clock);
   if (!*error) *error = admit(s, pid);
   if (*error) {
@@ -251,26 +257,38 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int *error) {
     return NULL;
   }
   admit_new(s);
-  s->due_ns = next_due(s);
+  s->threads = s->count;
+  end_look(s);
   return s;
 }
 
-/* Go on for `rounds` looks, unless `stop` is set before; returns 1 where the process has ended. */
-int kw_share_run(Sampler *s, const int *stop, int64_t rounds, Sample *samples, int64_t capacity) {
-  for (int64_t i = 0; i < rounds && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE);) {
+/* Do what is to be done now, without waiting: begin a look that is due, go on with the present one. To be called again
+ * and again, by the thread that opened the sampler. */
+void kw_share_poll(Sampler *s) {
+  if (s->gone) return;
+  if (s->looking) {
+    if (collect_all(s) == 0 || s->gone || now_ns(CLOCK_MONOTONIC) >= s->due_ns) end_look(s);
+  } else if (now_ns(CLOCK_MONOTONIC) >= s->due_ns) {
+    collect_all(s); /* stops that nobody asked for */
+    if (!s->gone) begin_look(s);
+  }
+}
+
+/* Poll for `naps` short sleeps, unless `stop` is set before; returns 1 where the process has ended. */
+int kw_share_run(Sampler *s, const int *stop, int64_t naps) {
+  for (int64_t i = 0; i < naps && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
     int64_t left = s->due_ns - now_ns(CLOCK_MONOTONIC);
-    struct timespec nap = {0, left > MIN_SLEEP_NS ? left < MAX_SLEEP_NS ? left : MAX_SLEEP_NS : MIN_SLEEP_NS};
-    nanosleep(&nap, NULL);
-    collect_all(s, samples, capacity);
-    if (s->gone || now_ns(CLOCK_MONOTONIC) < s->due_ns) continue;
-    look(s, samples, capacity);
-    s->due_ns = next_due(s);
-    i++;
+    struct timespec nap = {0, left < MIN_SLEEP_NS ? MIN_SLEEP_NS : left < MAX_SLEEP_NS ? left : MAX_SLEEP_NS};
+    if (s->looking)
+      sched_yield();
+    else
+      nanosleep(&nap, NULL);
+    kw_share_poll(s);
   }
   return s->gone;
 }
 
-/* Samples taken so far; only the first `capacity` places hold one. */
+/* Samples taken so far; of more than the capacity, a random choice was kept. */
 int64_t kw_share_taken(const Sampler *s) { return s->taken; }
 
 /* Free the sampler. Its tasks stay traced until the calling thread ends. */

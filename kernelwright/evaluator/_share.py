@@ -1,7 +1,7 @@
 """The share of time that a contestant spends in its own kernels, sampled from outside.
 
-While one thread of the referee drives calls through the door, another looks at the contestant at random moments: it
-stops each task that runs (ptrace, see ``_share.c``), reads its instruction pointer and the top of its stack, and lets
+The thread of the referee that drives calls through the door looks at the contestant at random moments: it stops each
+task that runs (ptrace, see ``_share.c``), reads its instruction pointer and the top of its stack, and lets
 it go on. Afterwards the samples are attributed to what was mapped there.
 
 A sample in a helper (libc, libm, libgomp, ...) belongs to whoever called that: the helper's own call frame information
@@ -31,7 +31,7 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple
@@ -51,8 +51,8 @@ FOREIGN_AT_MOST: Final = 0.10
 _CAPACITY: Final = 4096  # samples kept, about 4 KB each; of more, a random choice: 0.8% standard error at worst
 _STACK_AT, _ROW_WORDS = 34, 34 + 512  # see Sample in _share.c
 _MAX_FRAMES: Final = 32
-_FIRST_ROUNDS: Final = 16  # of the sampler between two readings of the memory map; doubled each time
-_MAX_ROUNDS: Final = 1024
+_FIRST_NAPS: Final = 32  # of the sampler between two readings of the memory map; doubled each time
+_MAX_NAPS: Final = 2048
 _MAX_MAPPINGS: Final = 16_384
 _MAX_INTERVAL_US: Final = 100_000
 _PATIENCE_S: Final = 10.0
@@ -310,11 +310,14 @@ class ShareSampler:
             _compile(source, path)
         library = ctypes.CDLL(str(path))
         self.open = library.kw_share_open
-        self.open.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p]
+        self.open.argtypes = [
+            *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        ]
         self.open.restype = ctypes.c_void_p
         self.run = library.kw_share_run
-        self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
+        self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
         self.run.restype = ctypes.c_int
+        self.poll = library.kw_share_poll
         self.taken = library.kw_share_taken
         self.taken.argtypes = [ctypes.c_void_p]
         self.taken.restype = ctypes.c_int64
@@ -331,7 +334,7 @@ class ShareSampler:
         mean_interval_us: int = 200,
         seed: int | None = None,
     ) -> Sampling:
-        """A context in which the process ``pid`` is sampled; see :meth:`Sampling.result`.
+        """Samples of the process ``pid``: while a context is active, or while calls are made (:meth:`Sampling.over`).
 
         Nobody else may wait for the process meanwhile (``waitpid`` would be told of its stops), nor trace it.
 
@@ -347,8 +350,15 @@ class ShareSampler:
         return Sampling(self, pid, _Memory(own, waiting), mean_interval_us, seed)
 
 
+class Meanwhile(NamedTuple):
+    """A C function, and its only argument, that whoever waits for a worker calls again and again meanwhile."""
+
+    function: int
+    argument: int
+
+
 class Sampling:
-    """One run of the sampler over one process, as a context. ``reason`` says why there is no result."""
+    """One run of the sampler over one process. ``reason`` says why there is no result."""
 
     def __init__(
         self, library: ShareSampler, pid: int, memory: _Memory, mean_interval_us: int, seed: int | None
@@ -361,7 +371,27 @@ class Sampling:
         self._kept = 0
         self._stop = ctypes.c_int(0)
         self._ready = threading.Event()
+        self._calls: Callable[[Meanwhile | None], None] | None = None
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=f"share-{pid}", daemon=True)
+
+    def over(self, calls: Callable[[Meanwhile | None], None]) -> None:
+        """Sample while ``calls`` runs, in a thread of its own, and does what its :class:`Meanwhile` asks for.
+
+        One thread both makes the calls and looks, so that neither takes the processor from the other: where the
+        sampler had to wait for a pause of the calls, it would see the process always at the same place. Where the
+        process cannot be traced, the calls are made all the same, with None.
+
+        Raises:
+            Exception: what ``calls`` raises.
+            MachineError: the kernel does not let the process go.
+        """
+        self._calls = calls
+        self._thread.start()
+        self._thread.join()
+        self._await_release()
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Sampling:
         self._thread.start()
@@ -380,6 +410,9 @@ class Sampling:
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
             raise MachineError("the sampler of own kernels does not end", hint="run the job again")
+        self._await_release()
+
+    def _await_release(self) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         while _traced_by(
             self._thread.native_id, self._pid
@@ -404,26 +437,38 @@ class Sampling:
         """The sampler's thread: all of its ptrace calls are made here, and its end ends the tracing."""
         error = ctypes.c_int(0)
         try:
-            handle = self._library.open(self._pid, self._seed, self._mean_ns, ctypes.byref(error))
-            if not handle:
+            samples, capacity = self._samples.ctypes.data, _CAPACITY
+            handle = self._library.open(self._pid, self._seed, self._mean_ns, samples, capacity, ctypes.byref(error))
+            if handle:
+                self._memory.read(self._pid)
+            else:
                 self.reason = f"the process cannot be traced: {os.strerror(error.value)}"
-                return
-            self._memory.read(self._pid)
         finally:
             self._ready.set()
         try:
-            self._sample(handle)
+            if self._calls is not None:
+                self._make_calls(self._calls, handle)
+            elif handle:
+                self._sample(handle)
         finally:
-            self._library.close(handle)
+            if handle:
+                self._kept = min(self._library.taken(handle), _CAPACITY)
+                self._library.close(handle)
+
+    def _make_calls(self, calls: Callable[[Meanwhile | None], None], handle: int | None) -> None:
+        poll = ctypes.cast(self._library.poll, ctypes.c_void_p).value or 0
+        try:
+            calls(Meanwhile(poll, handle) if handle else None)
+        except BaseException as failure:  # noqa: BLE001 - goes on in the thread that waits for this one
+            self._failure = failure
+        self._memory.read(self._pid)
 
     def _sample(self, handle: int) -> None:
-        rounds, ended = _FIRST_ROUNDS, False
+        naps, ended = _FIRST_NAPS, False
         while not ended and not self._stop.value:
-            stop, where = ctypes.byref(self._stop), self._samples.ctypes.data
-            ended = self._library.run(handle, stop, rounds, where, _CAPACITY)
+            ended = self._library.run(handle, ctypes.byref(self._stop), naps)
             self._memory.read(self._pid)
-            rounds = min(2 * rounds, _MAX_ROUNDS)
-        self._kept = min(self._library.taken(handle), _CAPACITY)
+            naps = min(2 * naps, _MAX_NAPS)
 
 
 def _compile(source: str, path: Path) -> None:

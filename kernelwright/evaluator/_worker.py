@@ -426,7 +426,10 @@ class Runner:
         return {"violations": self.guard.violations()}
 
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
-        """One call on the first slot: the operators of torch that it dispatches, and its calls of own kernels."""
+        """Two calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
+
+        Where kernels are interpreted, ``launches`` says how many either call launches.
+        """
         import torch
 
         from kernelwright import inline
@@ -438,9 +441,16 @@ class Runner:
         if self.triton:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
-            forward(*self.slots[0])
+            first = self._launches(forward)
+        with blamed("forward", self.filename), torch.no_grad():
+            launches = [first, self._launches(forward)]
         fits = len(json.dumps(calls)) <= _CALLS_BYTES  # a message holds 64 KB
-        return {"operators": log.names(), "flops": log.flops, "calls": calls if fits else []}
+        return {
+            "operators": log.names(),
+            "flops": log.flops,
+            "calls": calls if fits else [],
+            "launches": launches if self.triton else None,
+        }
 
     # -- helpers
 
@@ -473,6 +483,17 @@ class Runner:
         if not reply.get("ok"):
             raise inline.BuildError("the build failed", log=str(reply.get("log", "")))
         return f"/proc/self/fd/{fds[0]}"
+
+    def _launches(self, forward: Callable[..., Any]) -> int:
+        """Calls on the first slot; how many kernels the interpreter was told to launch."""
+        if not self.triton:
+            forward(*self.slots[0])
+            return 0
+        from kernelwright.evaluator.backends import _triton_interpreter as interpreter
+
+        with interpreter.count_launches() as count:
+            forward(*self.slots[0])
+        return count[0]
 
     def _planned_call(self) -> Call:
         """The call as the plan has it; what the candidate lacks for it is the candidate's fault."""

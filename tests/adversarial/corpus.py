@@ -121,7 +121,6 @@ _KEYS: dict[str, tuple[bool, tuple[str, ...] | None]] = {
     "host": (False, ("yes",)),
     "needs": (False, ("device",)),
     "confirm": (False, ("yes",)),
-    "aim": (False, ("time",)),
     "like": (False, None),
 }
 _LINE = re.compile(r"([a-z]+):\s*(.*)")
@@ -145,8 +144,6 @@ class Case:
         device: it can only be exercised on a GPU.
         like: names (``<family>/<stem>``) of attacks that an honest file resembles.
         confirm: only a confirmation, in fresh processes, can catch it.
-        false_time: its answers are right and its kernel is slower than the reference: all that it wants is to be
-            called faster, so it may pass, but never as faster than the baseline.
     """
 
     path: Path
@@ -161,7 +158,6 @@ class Case:
     device: bool
     like: tuple[str, ...]
     confirm: bool
-    false_time: bool
     source: str
 
 
@@ -211,7 +207,6 @@ def parse(path: Path, kind: str) -> Case:
         device="needs" in values,
         like=tuple(name.strip() for name in values.get("like", "").split(",") if name.strip()),
         confirm="confirm" in values,
-        false_time="aim" in values,
         source=source,
     )
 

@@ -329,11 +329,11 @@ def test_code_that_takes_the_place_of_a_product_in_between(observe):
 
 
 def test_samples_are_spaced_by_processor_time(sampler, product, tracee):
-    """At least half the mean interval lies between two, however long the process had to wait for a processor."""
+    """At least a quarter of the mean interval lies between two, however long the process had to wait for a processor."""
     before = tracee.used()
     with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset(), mean_interval_us=20_000) as sampling:
         tracee.do("spin")
-    assert 4 <= sampling.result().samples <= 1 + (tracee.used() - before + 0.02) / 0.01
+    assert 4 <= sampling.result().samples <= 1 + (tracee.used() - before + 0.02) / 0.005
 
 
 def test_a_process_that_sleeps_has_no_share(sampler, product, tracee):

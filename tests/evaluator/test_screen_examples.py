@@ -18,6 +18,8 @@ TRIPS = {
     "frame-walk": "def f(error):\n    return error.__traceback__.tb_frame.f_back",
     "proc-access": "with open('/proc/self/mem', 'rb') as file:\n    memory = file.read()",
     "process-control": "import os\n\nos.fork()",
+    "process-setting": "torch.set_num_threads(64)",
+    "python-sleep": "import time\n\ntime.sleep(1)",
     "monkeypatch": "import time\n\ntime.perf_counter = len",
     "compiler-hook": "cpp(SOURCE, flags=['-include', 'a.h'])",
     "cpp-include": '#include "../omp.h"',
@@ -91,4 +93,4 @@ def test_examples_and_rules_are_the_same_ones():
 
 def test_few_rules_refuse():
     """A rule that refuses must have no honest use: think twice before this number grows."""
-    assert sum(rule.effect == "refuses" for rule in RULES.values()) <= 15
+    assert sum(rule.effect == "refuses" for rule in RULES.values()) <= 17

@@ -101,6 +101,15 @@ REFUSED_PYTHON = {
         "import os\nos.listdir('/proc')",
         "open('/dev/mem')",
     ],
+    "process-setting": [
+        "torch.set_num_threads(64)",
+        "from torch import set_num_interop_threads as more\nmore(8)",
+        "torch.autograd.set_detect_anomaly(True)",
+    ],
+    "python-sleep": [
+        "import time\ntime.sleep(0.1)",
+        "from time import sleep as rest\nrest(1)",
+    ],
     "process-control": [
         "import os\nos._exit(0)",
         "import os\nif os.fork() == 0:\n    pass",
@@ -211,7 +220,12 @@ REFUSED_CPP = {
         'void f() { py::exec("import os"); }',
         "auto f() { return PyEval_GetFrame(); }",
     ],
-    "proc-access": ['auto path = "/proc/self/maps";', 'auto path = R"x(/proc/1/environ)x";'],
+    "proc-access": [
+        "char path[] = {'/', 'p', 'r', 'o', 'c', '/', 's', 'e', 'l', 'f', '/', 'm', 'a', 'p', 's', 0};",
+        "char path[] = {'/', 'p', 'r', 'o', 'c', '\\x2f', '1', '/', 'm', 'e', 'm', '\\0'};",
+        'auto path = "/proc/self/maps";',
+        'auto path = R"x(/proc/1/environ)x";',
+    ],
 }
 
 
@@ -364,7 +378,7 @@ def test_honest_cpp_goes_through(code):
         ("threads", "import threading\nthreading.Thread(target=print).start()"),
         ("tensor-subclass", "class Lazy(torch.Tensor):\n    pass"),
         ("graph-replay", "g = torch.cuda.CUDAGraph()"),
-        ("global-flag", "torch.set_num_threads(1)"),
+        ("global-flag", "torch.set_flush_denormal(True)"),
         ("global-flag", "torch.backends.cuda.matmul.allow_tf32 = True"),
         ("environment", "import os\nos.environ.get('A')"),
         ("file-access", "open('weights.bin')"),
@@ -376,7 +390,6 @@ def test_honest_cpp_goes_through(code):
         ("timing-call", "import time\ntime.perf_counter_ns()"),
         ("exit-handler", "import atexit\natexit.register(print)"),
         ("exit-call", "import sys\nsys.exit(0)"),
-        ("delay", "import time\ntime.sleep(0.1)"),
         ("pointer-cache", "cache = {}\ndef f(x):\n    return cache.setdefault(f'{x.data_ptr()}', x)"),
     ],
 )

@@ -11,10 +11,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from kernelwright.evaluator.backends._triton_faults import NotCheckable, OutOfBounds
 
-__all__ = ["NotCheckable", "OutOfBounds", "cuda_as_cpu", "idle", "install"]
+__all__ = ["NotCheckable", "OutOfBounds", "count_launches", "cuda_as_cpu", "idle", "install"]
 
 _installed = False
 
@@ -48,6 +49,24 @@ def cuda_as_cpu() -> Iterator[None]:
 
     with pretended_device():
         yield
+
+
+@contextlib.contextmanager
+def count_launches() -> Iterator[list[int]]:
+    """While active, the first number of the list that this yields is how many kernels were launched."""
+    from triton.runtime import interpreter as engine
+
+    count, launch = [0], engine.GridExecutor.__call__
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        count[0] += 1
+        return launch(self, *args, **kwargs)
+
+    engine.GridExecutor.__call__ = counted
+    try:
+        yield count
+    finally:
+        engine.GridExecutor.__call__ = launch
 
 
 def idle() -> None:

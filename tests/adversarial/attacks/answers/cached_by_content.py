@@ -5,7 +5,6 @@ row: output cached by content
 problem: problems/attacks_a_undeclared.py
 backend: cpp
 screen: passes
-aim: time
 """
 
 import torch

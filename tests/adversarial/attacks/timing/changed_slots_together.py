@@ -4,8 +4,7 @@ answers after that: the calls share one call's overhead.
 row: super-batching of pending calls
 problem: problems/attacks_a_tiny_sum.py
 backend: cpp
-screen: passes
-aim: time
+screen: refuses
 """
 
 import math

@@ -4,7 +4,6 @@ row: patched time, events, synchronize, allclose
 problem: problems/row_sum.py
 backend: cpp
 screen: refuses
-aim: time
 """
 
 import time

@@ -4,8 +4,7 @@ call to warm up, finds the rest fast.
 row: padding the short run or the first call
 problem: problems/row_sum.py
 backend: cpp
-screen: passes
-aim: time
+screen: refuses
 """
 
 import time

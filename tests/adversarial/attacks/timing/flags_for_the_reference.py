@@ -3,8 +3,7 @@
 row: slowing the baseline
 problem: problems/row_sum.py
 backend: cpp
-screen: passes
-aim: time
+screen: refuses
 """
 
 import torch

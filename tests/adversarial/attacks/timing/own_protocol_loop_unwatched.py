@@ -4,8 +4,7 @@ show that somebody stops the process to see where it is, and as long as there ar
 row: telling checks from timing; shifting work between calls
 problem: problems/attacks_a_tiny_sum.py
 backend: cpp
-screen: passes
-aim: time
+screen: refuses
 """
 
 import math

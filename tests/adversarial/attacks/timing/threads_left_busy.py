@@ -5,7 +5,6 @@ row: slowing the baseline; running in the twin's turn
 problem: problems/row_sum.py
 backend: cpp
 screen: passes
-aim: time
 """
 
 import torch

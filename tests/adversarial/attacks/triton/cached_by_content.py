@@ -4,7 +4,6 @@ row: output cached by content
 problem: problems/row_sum.py
 backend: triton
 screen: passes
-needs: device
 """
 
 import torch
