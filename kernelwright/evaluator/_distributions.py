@@ -100,10 +100,19 @@ def probe_format(x: Array, rng: np.random.Generator, low: float = -math.inf, hig
 
 
 def probe_pair(
-    x: Array, rng: np.random.Generator, low: float = -math.inf, high: float = math.inf
+    x: Array,
+    rng: np.random.Generator,
+    low: float = -math.inf,
+    high: float = math.inf,
+    directions: Array | None = None,
 ) -> tuple[Float32Array, Float32Array]:
-    """``x`` in the probe format, and its neighbour x' of the same format (perturb one input at a time)."""
-    return _coded(x, rng, low, high)
+    """``x`` in the probe format, and its neighbour x' of the same format (perturb one input at a time).
+
+    Args:
+        directions: where x' is to lie above x (positive), below it (negative), or anywhere (0); of x's shape. Where an
+            output is a single number, changes at random would cancel out in it.
+    """
+    return _coded(x, rng, low, high, directions)
 
 
 # ------------------------------------------------------------------------------------------------ distributions
@@ -197,13 +206,22 @@ def _outside(x: Float32Array, low: float, high: float) -> NDArray[np.bool_]:
     return np.asarray((x < np.float32(low)) | (x > np.float32(high)))
 
 
-def _coded(x: Array, rng: np.random.Generator, low: float, high: float) -> tuple[Float32Array, Float32Array]:
+def _coded(
+    x: Array, rng: np.random.Generator, low: float, high: float, directions: Array | None = None
+) -> tuple[Float32Array, Float32Array]:
     plain = np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
     bits = plain.view(np.uint32)
     top = np.where(rng.integers(0, 2, bits.shape, dtype=np.uint8) == 1, _TOP_BITS, np.uint32(0))
     base = (bits & _KEPT_BITS) | top
-    first = (base | rng.integers(1, _LOW_BITS, bits.shape, dtype=np.uint32)).view(np.float32)
-    second = (base | rng.integers(1, _LOW_BITS, bits.shape, dtype=np.uint32)).view(np.float32)
+    tails = [rng.integers(1, _LOW_BITS, bits.shape, dtype=np.uint32) for _ in range(2)]
+    if directions is not None:
+        away = np.asarray(directions, dtype=np.int8).reshape(-1) * np.where(plain < 0, -1, 1)  # from zero
+        half = np.uint32(_LOW_BITS >> 1)
+        tails = [
+            np.where(away == 0, tail, (tail & (half - 1)) | np.where(away == side, half, np.uint32(0)) | 1)
+            for tail, side in zip(tails, (-1, 1), strict=True)
+        ]
+    first, second = ((base | tail.astype(np.uint32)).view(np.float32) for tail in tails)
     # Zeros stay zeros (low bits alone would be subnormal), and nothing may leave the domain.
     fixed = ((bits & _EXPONENT) == 0) | _outside(first, low, high) | _outside(second, low, high)
     return np.where(fixed, plain, first).reshape(np.shape(x)), np.where(fixed, plain, second).reshape(np.shape(x))

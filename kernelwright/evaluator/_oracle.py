@@ -170,6 +170,19 @@ class Oracle(Runner):
             "size": total,
         }
 
+    def do_directions(self, fds: list[int], size: int, inputs: list[Any], position: int, seed: int) -> dict[str, Any]:
+        """How one input moves the outputs, see ``_oracle_math.directions``; answers with the layout for ``collect``."""
+        from kernelwright.evaluator import _oracle_math as mathematics
+
+        given = Mapped(fds[0], size, writable=False)
+        templates = [template(item)[1] for item in inputs]
+        arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in templates]
+        if self.double is None:
+            self.double = mathematics.PlannedModel(mathematics.double_copy(self.model), self.plan)
+        self.results = [mathematics.directions(self.double, arguments, position, seed).contiguous()]
+        layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
+        return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
+
     def do_draws(self, fds: list[int], size: int, inputs: list[Any], count: int, seed: int) -> dict[str, Any]:
         """``count`` outputs of a random reference on the same inputs; answers with the layout for ``collect``."""
         import torch

@@ -277,6 +277,26 @@ def double_copy(model: nn.Module) -> nn.Module:
     return twin
 
 
+def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, seed: int) -> Tensor:
+    """In which direction each element of one input moves the outputs, int8 in {-1, 0, 1} of that input's shape.
+
+    That is the sign of the slope of the sum of all float outputs, each with a random sign; zeros where autograd cannot
+    tell. ``model`` computes in float64 and is given copies.
+    """
+    values = [x.double().clone() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    moved = values[position].requires_grad_()
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        with torch.enable_grad():
+            outputs = [y for y in flatten_outputs(model(*values)) if y.requires_grad]
+            signs = [2.0 * torch.randint(2, y.shape, generator=generator) - 1.0 for y in outputs]
+            total = sum((y * sign).sum() for y, sign in zip(outputs, signs, strict=True))
+            (slope,) = torch.autograd.grad(total, moved, allow_unused=True) if outputs else (None,)
+    except RuntimeError:  # written in place, or no derivative
+        slope = None
+    return torch.zeros_like(moved, dtype=torch.int8) if slope is None else slope.sign().to(torch.int8)
+
+
 def longest_reduction(fn: Callable[..., Any], inputs: Sequence[Any]) -> int:
     """The longest reduction over the operators of ``fn(*inputs)``, at least 1."""
     mode = LongestReduction()

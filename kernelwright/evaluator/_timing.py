@@ -119,7 +119,7 @@ class Comparison:
         normal = is_normal(label)
         allowed = _STRAY * budget.tolerance(trial.reduction, self.tolerance_scale, distribution_is_normal=normal)
         norm, largest = self._scale(trial, j)
-        return _within(ours, theirs, allowed * norm, 40.0 * allowed * largest)
+        return _within(ours, theirs, allowed * budget.spread(ours.size) * norm, 40.0 * allowed * largest)
 
     def _scale(self, trial: Trial, j: int) -> tuple[float, float]:
         key = trial.distribution, j

@@ -31,6 +31,7 @@ _MARGIN = 64  # bytes of canary after each input of a slot
 _STRIDED_ROOM = 12  # an output may span this many times the bytes of its values
 CANARY = 0xFF  # NaN in every float format
 _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
+_FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
 _TRUTH_TIMEOUT_S = 120.0
 _NORMAL = frozenset({"own", "normal", "probe"})  # judged without the wider tails of other distributions
@@ -344,18 +345,37 @@ class OracleSession:
     def _probes(self, variant: Variant, at: int) -> list[Trial]:
         """Pairs of trials that differ only below the precision of TF32 and narrower, one float32 input at a time."""
         trials: list[Trial] = []
-        for spec, domain in zip(variant.inputs, variant.domains, strict=True):
+        few = sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
+        for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.dtype != "float32":
                 continue
             first = self._compose(variant, distributions.distributions_for(domain)[0])
             x = read_tensor(first, spec)
-            coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high)
+            directions = self._directions(variant, first, position) if few and variant.plan.plain else None
+            coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high, directions)
             second = first.copy()
             write_tensor(first, spec, coded)
             write_tensor(second, spec, partner)
             trials.append(self._truth(variant, "probe", first))
             trials.append(self._truth(variant, "probe", second)._replace(partner=at + len(trials) - 1))
         return trials
+
+    def _directions(self, variant: Variant, data: np.ndarray, position: int) -> np.ndarray:
+        """In which direction each element of an input moves the outputs."""
+        given = self._given(variant, data)
+        try:
+            reply = self._client.request(
+                "directions",
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[given.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+                position=position,
+                seed=secrets.randbits(31),
+            )
+            return self._collect(reply)[0]
+        finally:
+            given.close()
 
     def _truth(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
         given = self._given(variant, data)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from kernelwright.datasets import _runtime
 from kernelwright.evaluator import _budget, _distributions
-from kernelwright.evaluator._oracle_math import double_copy, flatten_outputs, reference_scales
+from kernelwright.evaluator._oracle_math import directions, double_copy, flatten_outputs, reference_scales
 from kernelwright.records import DeviceClass, InputDomain, Problem
 
 RUNS, RUNS_OFF_NORMAL = 8, 4  # of Monte-Carlo arithmetic
@@ -212,7 +212,9 @@ class _Maker:
             inputs = self._compose("normal")
             if domain.fill == "structured" or not _is_float(inputs[i]):
                 continue
-            pair = _distributions.probe_pair(inputs[i].numpy(), self._rng, domain.low, domain.high)
+            few = sum(y.size for y in _arrays(eager(self._model, inputs)) if y.dtype == np.float32) < 16
+            towards = directions(self._double, inputs, i, self._seed).numpy() if few else None
+            pair = _distributions.probe_pair(inputs[i].numpy(), self._rng, domain.low, domain.high, towards)
             sides = [self._draw("probe", [*inputs[:i], torch.from_numpy(x), *inputs[i + 1 :]]) for x in pair]
             yield sides[0]._replace(partner=sides[1])
 

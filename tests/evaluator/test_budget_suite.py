@@ -90,3 +90,16 @@ def test_every_treatment_changes_some_problem(treatment):
     problems = ("softmax", "group_norm", "cumsum", "gemm_bias_gelu", "conv_batch_norm_mish", "scale_add_relu_multiply")
     run = all_cheats().get(treatment) or replacing(HONEST[treatment])
     assert any(differs(made(name), run, eager) for name in problems)
+
+
+def test_a_single_number_of_many_terms_is_judged_as_it_is_timed():
+    made = bench(PROBLEMS["smooth_l1_loss"], "cpu", 0, seed=3)
+    assert made.draws[0].reduction == 460_800
+    for treatment in ("8 lanes", "blocks of 64", "tree, split K", "GPU-like", "CPU-like"):
+        found = outcome(made, replacing(HONEST[treatment]))
+        assert found.passed, (treatment, found.reasons)
+        assert 0.9 < found.betas[0] <= found.betas[1] < 1.1
+    for rounding in ("tf32", "bf16", "fp16"):
+        found = outcome(made, WHOLE_CHEATS[f"{rounding} inputs"])
+        assert not found.passed
+        assert found.betas == (0.0, 0.0)

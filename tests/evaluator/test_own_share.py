@@ -329,7 +329,7 @@ def test_code_that_takes_the_place_of_a_product_in_between(observe):
 
 
 def test_samples_are_spaced_by_processor_time(sampler, product, tracee):
-    """At least a quarter of the mean interval lies between two, however long the process had to wait for a processor."""
+    """At least a quarter of the mean interval lies between two, however long a process had to wait for a processor."""
     before = tracee.used()
     with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset(), mean_interval_us=20_000) as sampling:
         tracee.do("spin")
