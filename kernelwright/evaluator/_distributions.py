@@ -6,9 +6,10 @@ Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and h
 The probe format: float32 numbers whose mantissa bits 12 and 15 are equal and whose lowest 12 bits are not all zero.
 Drawing the lowest 12 bits anew gives a neighbour x' of the same format that becomes the same TF32, float16 and bfloat16
 number as x, whether by rounding (both down where the bits are 0, both up where they are 1) or by truncation, while
-float32 sees the difference. All data of independent numbers has this format, in timing as well, so that a probe cannot
-be told from other inputs. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane sum
-of 65,536 terms was off by 100 error scales instead of 8.)
+float32 sees the difference. All normal data has this format, in timing as well, so that a probe cannot be told from
+other inputs; other distributions have not, since a kernel must be right for any numbers. (Bits fixed at zero would
+always round sums of positive terms down: an honest eight-lane sum of 65,536 terms was off by 100 error scales instead
+of 8.)
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
 
     Args:
         name: a member of :func:`distributions_for`.
-        dtype: torch's name without its prefix. Independent float32 numbers have the probe format; bfloat16 comes as
-            uint16 bits. Bounds are rounded to the dtype.
+        dtype: torch's name without its prefix. Normal float32 data has the probe format; bfloat16 comes as uint16
+            bits. Bounds are rounded to the dtype.
 
     Raises:
         UsageError: an unknown distribution or dtype, or integers without finite bounds.
@@ -89,7 +90,7 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
     low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
     values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
-    if name in INDEPENDENT and dtype == "float32":
+    if name == "normal" and dtype == "float32":
         return probe_format(values, rng, low, high)
     return _as_dtype(values, dtype)
 

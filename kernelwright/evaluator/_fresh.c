@@ -3,7 +3,7 @@
  * Random bits come from ChaCha with 8 rounds (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008), keyed by the
  * referee for each fill, so that nothing seen of one slot tells anything of another. 32 bits make one number: 12 choose
  * an entry of the table, which gives sign, exponent and the upper 7 bits of the mantissa; 16 others fill the rest of the
- * mantissa in the format of the precision probe (bits 12 and 15 equal, the lowest 12 not all zero).
+ * mantissa: as they come, or in the format of the precision probe (bits 12 and 15 equal, the lowest 12 not all zero).
  */
 #include <stdint.h>
 #include <string.h>
@@ -27,6 +27,7 @@ typedef struct {
   uint32_t *out;
   int64_t count;
   const uint32_t *table; /* 4096 float32 bit patterns */
+  int64_t probe;         /* whether in the format of the probe */
   uint32_t key[8];       /* used for this piece only */
 } Piece;
 
@@ -64,7 +65,7 @@ EVERY_WIDTH void kw_fresh(const Piece *pieces, int64_t number) {
       for (int k = 0; k < 16; k++) {
         Lanes bits = x[k] + start[k], entry = bits >> 20, low = bits & 0xfffu;
         Lanes top = ((Lanes){0} - ((bits >> 12) & 1u)) & 0x9000u;
-        Lanes mantissa = top | (bits & 0x6000u) | low | ((Lanes)(low == 0) & 1u);
+        Lanes mantissa = piece->probe ? top | (bits & 0x6000u) | low | ((Lanes)(low == 0) & 1u) : bits & 0xffffu;
         memcpy(entries + k * LANES, &entry, sizeof entry);
         memcpy(rest + k * LANES, &mantissa, sizeof mantissa);
       }

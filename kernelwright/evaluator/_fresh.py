@@ -25,16 +25,19 @@ _LOW_BITS = np.uint32(0xFFFF)
 _EXPONENT = np.uint32(0x7F800000)
 _KEY_BYTES = 32
 _SHARED_ELEMENTS = 1 << 16  # with fewer, waking a second thread takes longer than it saves
-_PIECE = np.dtype([("out", np.uintp), ("count", np.int64), ("table", np.uintp), ("key", np.uint8, _KEY_BYTES)])
+_PIECE = np.dtype(
+    [("out", np.uintp), ("count", np.int64), ("table", np.uintp), ("probe", np.int64), ("key", np.uint8, _KEY_BYTES)]
+)
 
 
 class Pieces(NamedTuple):
-    """Memory to be filled, piece by piece: addresses and numbers of elements (float32), and addresses of the tables of
-    :func:`quantiles` after which it is drawn; each (pieces,)."""
+    """Memory to be filled, piece by piece: addresses and numbers of elements (float32), addresses of the tables of
+    :func:`quantiles` after which it is drawn, and whether it gets the format of the probe; each (pieces,)."""
 
     out: np.ndarray
     elements: np.ndarray
     table: np.ndarray
+    probe: np.ndarray
 
 
 class FreshLibrary:
@@ -58,7 +61,7 @@ class FreshLibrary:
     def fill(self, pieces: Pieces) -> None:
         """Independent numbers into every piece."""
         rows = np.zeros(len(pieces.out), dtype=_PIECE)
-        rows["out"], rows["count"], rows["table"] = pieces
+        rows["out"], rows["count"], rows["table"], rows["probe"] = pieces
         rows["key"] = np.frombuffer(os.urandom(_KEY_BYTES * len(rows)), dtype=np.uint8).reshape(-1, _KEY_BYTES)
         half = len(rows) // 2
         if self._helper is None or not half or int(rows["count"].sum()) < _SHARED_ELEMENTS:

@@ -71,7 +71,8 @@ class Source:
         for (spec, domain), table in zip(self._free, self._tables[name], strict=True):
             if table is not None:
                 elements = np.full(len(slots), spec.span_bytes // 4)
-                yield Pieces(starts + np.uint64(spec.offset), elements, np.full(len(slots), table.ctypes.data))
+                tables, probe = np.full(len(slots), table.ctypes.data), np.full(len(slots), name == self._plain)
+                yield Pieces(starts + np.uint64(spec.offset), elements, tables, probe)
             else:
                 for slot in slots:
                     write_tensor(memory[slot], spec, self._make(name, spec, domain))

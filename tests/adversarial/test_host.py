@@ -187,7 +187,7 @@ class Drive(NamedTuple):
     after: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["root", pytest.param("user", marks=pytest.mark.adversarial)])
+@pytest.fixture(scope="module", params=["root", "user"])
 def drive_of(request) -> Iterator[Drive]:
     """All cases judged under one identity."""
     if shutil.which("bwrap") is None:

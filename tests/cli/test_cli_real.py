@@ -121,6 +121,50 @@ def test_a_killed_run_ends_with_a_confirmed_kernel_and_repeats_nothing(place, ki
     assert result(place, "store", "check")["ok"]
 
 
+HALF_DONE = """
+import torch
+from torch import nn
+
+from kernelwright.inline import cpp
+
+lib = cpp('''
+#include <cstdint>
+extern "C" void scale(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n / 2; i++) y[i] = 2.0f * x[i];
+}
+''')
+
+
+class ModelNew(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+
+    def forward(self, x):
+        y = torch.zeros_like(x)
+        lib.scale(x, y, x.numel())
+        return y
+"""
+
+
+@needs_tools
+@pytest.mark.parametrize(
+    ("change", "stage", "rule"),
+    [
+        ("", "check", "check-incorrect-numerical"),
+        ("import os\nos.kill(os.getppid(), 9)\n", "screen", "process-control"),
+    ],
+)
+def test_a_refused_candidate_is_told_the_stage_the_rule_and_the_evidence(place, change, stage, rule):
+    (place / "refused.py").write_text(change + HALF_DONE)
+    data = result(place, "evaluate", "refused.py", "--problem", "scaled.py", code=1)
+    assert data["failed_stage"] == stage
+    refusing = [finding for finding in data["findings"] if finding["effect"] == "refuses"]
+    assert [finding["rule"] for finding in refusing] == [rule]
+    assert refusing[0]["evidence"]
+    assert data["reason"]
+    assert data["timing"] is None
+
+
 @needs_tools
 def test_the_exported_kernel_matches_the_reference_without_kernelwright(place, killed_and_resumed):
     sha = killed_and_resumed[0]["problems"][0]["candidate"]

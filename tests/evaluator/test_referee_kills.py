@@ -28,7 +28,7 @@ from kernelwright.evaluator import Referee, _client
 from kernelwright.records import Candidate, Evaluation, Status
 from kernelwright.store import Store
 
-KILLS = int(os.environ.get("KERNELWRIGHT_KILLS", "40"))
+KILLS = int(os.environ.get("KERNELWRIGHT_KILLS", "24"))
 OWNER_KILLS = max(KILLS // 10, 3)
 QUICK = {"looks": (4,), "window_ms": 0.2, "check_trials": 1, "sandbox": "auto", "memory_bytes": 1 << 30}
 BY_OTHERS = "killed"  # what a contestant that somebody else killed is said to have been

@@ -1,4 +1,4 @@
-"""Sleeps in its first calls, so that few repetitions are planned, and hands out old answers once they run.
+"""Idles in its first calls, so that few repetitions are planned, and hands out old answers once they run.
 
 row: slow warm-up; honest in the first N calls
 problem: problems/row_softmax.py
@@ -43,7 +43,9 @@ class ModelNew(nn.Module):
     def forward(self, x):
         self.calls += 1
         if self.calls <= 20 or self.y.shape != x.shape:
-            time.sleep(0.02)
+            until = time.perf_counter() + 0.02
+            while time.perf_counter() < until:
+                pass
             self.y = torch.empty_like(x)
             lib.softmax(x, self.y, x.shape[0], x.shape[1])
         return self.y
