@@ -53,6 +53,7 @@ typedef struct {
   clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
   int64_t mean_ns;
   int64_t due_ns;  /* when to look next, or to give the present look up */
+  int64_t late_ns; /* looks that come later than this are put off: what made them late may come at the same place again */
   int64_t used_ns; /* processor time at the last look that counted */
   int counts;      /* whether this look does; -1: nobody has stopped yet */
   int64_t taken; /* samples so far, those that others have replaced included */
@@ -230,16 +231,21 @@ static void begin_look(Sampler *s) {
   s->due_ns = now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 }
 
+static void draw_due(Sampler *s) {
+  s->due_ns = now_ns(CLOCK_MONOTONIC) + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
+}
+
 static void end_look(Sampler *s) {
   s->looking = 0;
-  s->due_ns = now_ns(CLOCK_MONOTONIC) + s->mean_ns / 2 + (int64_t)(next_random(s) % (uint64_t)s->mean_ns);
+  draw_due(s);
   if (!s->gone && s->threads != s->count) admit_new(s);
 }
 
 /* ------------------------------------------------------------------------------------------------------- interface */
 
 /* Start to sample a process; NULL with an error number in `error` where it cannot be traced. */
-Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, Sample *samples, int64_t capacity, int *error) {
+Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int64_t late_ns, Sample *samples, int64_t capacity,
+                       int *error) {
   Sampler *s = calloc(1, sizeof *s);
   if (!s) {
     *error = ENOMEM;
@@ -248,6 +254,7 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, Sample *samples,
   s->pid = pid;
   s->random = seed;
   s->mean_ns = mean_ns > 0 ? mean_ns : 1;
+  s->late_ns = late_ns;
   s->samples = samples;
   s->capacity = capacity;
   *error = clock_getcpuclockid(pid, &s->clock);
@@ -268,10 +275,16 @@ void kw_share_poll(Sampler *s) {
   if (s->gone) return;
   if (s->looking) {
     if (collect_all(s) == 0 || s->gone || now_ns(CLOCK_MONOTONIC) >= s->due_ns) end_look(s);
-  } else if (now_ns(CLOCK_MONOTONIC) >= s->due_ns) {
-    collect_all(s); /* stops that nobody asked for */
-    if (!s->gone) begin_look(s);
+    return;
   }
+  int64_t late_ns = now_ns(CLOCK_MONOTONIC) - s->due_ns;
+  if (late_ns < 0) return;
+  collect_all(s); /* stops that nobody asked for */
+  if (s->gone) return;
+  if (late_ns > s->late_ns)
+    draw_due(s);
+  else
+    begin_look(s);
 }
 
 /* Poll for `naps` short sleeps, unless `stop` is set before; returns 1 where the process has ended. */

@@ -55,6 +55,9 @@ _FIRST_NAPS: Final = 32  # of the sampler between two readings of the memory map
 _MAX_NAPS: Final = 2048
 _MAX_MAPPINGS: Final = 16_384
 _MAX_INTERVAL_US: Final = 100_000
+# A look beside calls that comes late was held up by whoever makes the calls, so always at the same places.
+_LATE_NS: Final = 3_000
+_MAX_LATE_NS: Final = 1 << 62
 _PATIENCE_S: Final = 10.0
 
 
@@ -311,7 +314,8 @@ class ShareSampler:
         library = ctypes.CDLL(str(path))
         self.open = library.kw_share_open
         self.open.argtypes = [
-            *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+            *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64),
+            *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
         ]
         self.open.restype = ctypes.c_void_p
         self.run = library.kw_share_run
@@ -437,8 +441,11 @@ class Sampling:
         """The sampler's thread: all of its ptrace calls are made here, and its end ends the tracing."""
         error = ctypes.c_int(0)
         try:
+            late_ns = _MAX_LATE_NS if self._calls is None else _LATE_NS
             samples, capacity = self._samples.ctypes.data, _CAPACITY
-            handle = self._library.open(self._pid, self._seed, self._mean_ns, samples, capacity, ctypes.byref(error))
+            handle = self._library.open(
+                self._pid, self._seed, self._mean_ns, late_ns, samples, capacity, ctypes.byref(error)
+            )
             if handle:
                 self._memory.read(self._pid)
             else:
