@@ -9,7 +9,6 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,8 +27,8 @@
 #define PAGE_BYTES 4096 /* reads are cut at multiples of this: a page that is not there ends a read */
 #define REGISTERS 33    /* in DWARF's numbering, the instruction pointer after the others */
 #define PATIENCE_NS 2000000 /* how long one look waits for the tasks that it has interrupted */
-#define MIN_SLEEP_NS 20000
-#define MAX_SLEEP_NS 1000000 /* so that stops that nobody asked for do not hold a task up */
+#define LATE_NS 3000         /* a look that comes later was held up by who polls, so always at the same places */
+#define PROMPT_NS 150000    /* a task that takes longer to stop was not running: it had to wait for a processor */
 
 typedef struct {
   int tid;
@@ -53,7 +52,7 @@ typedef struct {
   clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
   int64_t mean_ns;
   int64_t due_ns;  /* when to look next, or to give the present look up */
-  int64_t late_ns; /* looks that come later than this are put off: what made them late may come at the same place again */
+  int64_t asked_ns; /* when the present look began */
   int64_t used_ns; /* processor time at the last look that counted */
   int counts;      /* whether this look does; -1: nobody has stopped yet */
   int64_t taken; /* samples so far, those that others have replaced included */
@@ -156,10 +155,11 @@ static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
   return got > 0 ? (uint64_t)got / 8 : 0;
 }
 
-/* Take a sample of a stopped task, unless the process has hardly run since the last look: on a busy machine it would be
- * seen again and again where it had to give way to others. Once the capacity is full, each new sample replaces an old one
+/* Take a sample of a stopped task, unless it was not running when it was asked to stop, or the process has hardly run
+ * since the last look: on a busy machine it would be seen again and again where it had to give way to others. Once the capacity is full, each new sample replaces an old one
  * with the probability that leaves every sample of the run the same chance to stay. */
 static void take(Sampler *s, int tid) {
+  if (now_ns(CLOCK_MONOTONIC) - s->asked_ns > PROMPT_NS) return;
   if (s->counts < 0) {
     int64_t used_ns = now_ns(s->clock);
     s->counts = used_ns - s->used_ns >= s->mean_ns / 4;
@@ -228,7 +228,8 @@ static void begin_look(Sampler *s) {
       task->interrupted = ptrace(PTRACE_INTERRUPT, task->tid, NULL, NULL) == 0;
   }
   s->looking = 1;
-  s->due_ns = now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+  s->asked_ns = now_ns(CLOCK_MONOTONIC);
+  s->due_ns = s->asked_ns + PATIENCE_NS;
 }
 
 static void draw_due(Sampler *s) {
@@ -244,8 +245,7 @@ static void end_look(Sampler *s) {
 /* ------------------------------------------------------------------------------------------------------- interface */
 
 /* Start to sample a process; NULL with an error number in `error` where it cannot be traced. */
-Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int64_t late_ns, Sample *samples, int64_t capacity,
-                       int *error) {
+Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, Sample *samples, int64_t capacity, int *error) {
   Sampler *s = calloc(1, sizeof *s);
   if (!s) {
     *error = ENOMEM;
@@ -254,7 +254,6 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, int64_t late_ns,
   s->pid = pid;
   s->random = seed;
   s->mean_ns = mean_ns > 0 ? mean_ns : 1;
-  s->late_ns = late_ns;
   s->samples = samples;
   s->capacity = capacity;
   *error = clock_getcpuclockid(pid, &s->clock);
@@ -281,24 +280,10 @@ void kw_share_poll(Sampler *s) {
   if (late_ns < 0) return;
   collect_all(s); /* stops that nobody asked for */
   if (s->gone) return;
-  if (late_ns > s->late_ns)
+  if (late_ns > LATE_NS)
     draw_due(s);
   else
     begin_look(s);
-}
-
-/* Poll for `naps` short sleeps, unless `stop` is set before; returns 1 where the process has ended. */
-int kw_share_run(Sampler *s, const int *stop, int64_t naps) {
-  for (int64_t i = 0; i < naps && !s->gone && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); i++) {
-    int64_t left = s->due_ns - now_ns(CLOCK_MONOTONIC);
-    struct timespec nap = {0, left < MIN_SLEEP_NS ? MIN_SLEEP_NS : left < MAX_SLEEP_NS ? left : MAX_SLEEP_NS};
-    if (s->looking)
-      sched_yield();
-    else
-      nanosleep(&nap, NULL);
-    kw_share_poll(s);
-  }
-  return s->gone;
 }
 
 /* Samples taken so far; of more than the capacity, a random choice was kept. */

@@ -23,6 +23,7 @@ import hashlib
 import importlib.util
 import itertools
 import os
+import random
 import re
 import secrets
 import subprocess
@@ -33,7 +34,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -51,13 +51,9 @@ FOREIGN_AT_MOST: Final = 0.10
 _CAPACITY: Final = 4096  # samples kept, about 4 KB each; of more, a random choice: 0.8% standard error at worst
 _STACK_AT, _ROW_WORDS = 34, 34 + 512  # see Sample in _share.c
 _MAX_FRAMES: Final = 32
-_FIRST_NAPS: Final = 32  # of the sampler between two readings of the memory map; doubled each time
-_MAX_NAPS: Final = 2048
 _MAX_MAPPINGS: Final = 16_384
 _MAX_INTERVAL_US: Final = 100_000
-# A look beside calls that comes late was held up by whoever makes the calls, so always at the same places.
-_LATE_NS: Final = 3_000
-_MAX_LATE_NS: Final = 1 << 62
+_READING_S: Final = (0.002, 0.008)  # between two readings of the memory map
 _PATIENCE_S: Final = 10.0
 
 
@@ -314,13 +310,9 @@ class ShareSampler:
         library = ctypes.CDLL(str(path))
         self.open = library.kw_share_open
         self.open.argtypes = [
-            *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64),
-            *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+            *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
         ]
         self.open.restype = ctypes.c_void_p
-        self.run = library.kw_share_run
-        self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-        self.run.restype = ctypes.c_int
         self.poll = library.kw_share_poll
         self.taken = library.kw_share_taken
         self.taken.argtypes = [ctypes.c_void_p]
@@ -338,7 +330,7 @@ class ShareSampler:
         mean_interval_us: int = 200,
         seed: int | None = None,
     ) -> Sampling:
-        """Samples of the process ``pid``: while a context is active, or while calls are made (:meth:`Sampling.over`).
+        """Samples of the process ``pid`` while it answers calls; see :meth:`Sampling.over`.
 
         Nobody else may wait for the process meanwhile (``waitpid`` would be told of its stops), nor trace it.
 
@@ -373,11 +365,7 @@ class Sampling:
         self._seed = secrets.randbits(64) if seed is None else seed
         self._samples = np.empty((_CAPACITY, _ROW_WORDS), dtype=np.uint64)
         self._kept = 0
-        self._stop = ctypes.c_int(0)
-        self._ready = threading.Event()
-        self._calls: Callable[[Meanwhile | None], None] | None = None
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name=f"share-{pid}", daemon=True)
 
     def over(self, calls: Callable[[Meanwhile | None], None]) -> None:
         """Sample while ``calls`` runs, in a thread of its own, and does what its :class:`Meanwhile` asks for.
@@ -390,43 +378,24 @@ class Sampling:
             Exception: what ``calls`` raises.
             MachineError: the kernel does not let the process go.
         """
-        self._calls = calls
-        self._thread.start()
-        self._thread.join()
-        self._await_release()
+        thread = threading.Thread(target=self._work, args=(calls,), name=f"share-{self._pid}")
+        thread.start()
+        while thread.is_alive():
+            thread.join(random.uniform(*_READING_S))
+            self._memory.read(self._pid)
+        self._await_release(thread.native_id)
         if self._failure is not None:
             raise self._failure
 
-    def __enter__(self) -> Sampling:
-        self._thread.start()
-        self._ready.wait(_PATIENCE_S)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop; returns when the process runs untraced.
-
-        Raises:
-            MachineError: the sampler's thread does not end, or the kernel does not let the process go.
-        """
-        self._stop.value = 1
-        self._thread.join(_PATIENCE_S)
-        if self._thread.is_alive():
-            raise MachineError("the sampler of own kernels does not end", hint="run the job again")
-        self._await_release()
-
-    def _await_release(self) -> None:
+    def _await_release(self, tracer: int | None) -> None:
         deadline = time.monotonic() + _PATIENCE_S
-        while _traced_by(
-            self._thread.native_id, self._pid
-        ):  # the kernel lets go while the thread's last instructions run
+        while _traced_by(tracer, self._pid):  # the kernel lets go while the thread's last instructions run
             if time.monotonic() > deadline:
                 raise MachineError("a sampled worker remains traced", hint="run the job again")
             time.sleep(0.0002)
 
     def result(self) -> Share | None:
-        """Where the process spent its time, after the context has ended.
+        """Where the process spent its time, after :meth:`over` has returned.
 
         None where it could not be traced, or did nothing but wait while it was sampled; ``reason`` then says so.
         """
@@ -437,45 +406,28 @@ class Sampling:
             self.reason = "no sample was taken outside of the door"
         return share
 
-    def _work(self) -> None:
+    def _work(self, calls: Callable[[Meanwhile | None], None]) -> None:
         """The sampler's thread: all of its ptrace calls are made here, and its end ends the tracing."""
         error = ctypes.c_int(0)
+        samples, capacity = self._samples.ctypes.data, _CAPACITY
+        handle = self._library.open(self._pid, self._seed, self._mean_ns, samples, capacity, ctypes.byref(error))
+        if not handle:
+            self.reason = f"the process cannot be traced: {os.strerror(error.value)}"
+            self._make_calls(calls, None)
+            return
         try:
-            late_ns = _MAX_LATE_NS if self._calls is None else _LATE_NS
-            samples, capacity = self._samples.ctypes.data, _CAPACITY
-            handle = self._library.open(
-                self._pid, self._seed, self._mean_ns, late_ns, samples, capacity, ctypes.byref(error)
-            )
-            if handle:
-                self._memory.read(self._pid)
-            else:
-                self.reason = f"the process cannot be traced: {os.strerror(error.value)}"
+            self._memory.read(self._pid)
+            self._make_calls(calls, Meanwhile(ctypes.cast(self._library.poll, ctypes.c_void_p).value or 0, handle))
+            self._memory.read(self._pid)
         finally:
-            self._ready.set()
-        try:
-            if self._calls is not None:
-                self._make_calls(self._calls, handle)
-            elif handle:
-                self._sample(handle)
-        finally:
-            if handle:
-                self._kept = min(self._library.taken(handle), _CAPACITY)
-                self._library.close(handle)
+            self._kept = min(self._library.taken(handle), _CAPACITY)
+            self._library.close(handle)
 
-    def _make_calls(self, calls: Callable[[Meanwhile | None], None], handle: int | None) -> None:
-        poll = ctypes.cast(self._library.poll, ctypes.c_void_p).value or 0
+    def _make_calls(self, calls: Callable[[Meanwhile | None], None], meanwhile: Meanwhile | None) -> None:
         try:
-            calls(Meanwhile(poll, handle) if handle else None)
+            calls(meanwhile)
         except BaseException as failure:  # noqa: BLE001 - goes on in the thread that waits for this one
             self._failure = failure
-        self._memory.read(self._pid)
-
-    def _sample(self, handle: int) -> None:
-        naps, ended = _FIRST_NAPS, False
-        while not ended and not self._stop.value:
-            ended = self._library.run(handle, ctypes.byref(self._stop), naps)
-            self._memory.read(self._pid)
-            naps = min(2 * naps, _MAX_NAPS)
 
 
 def _compile(source: str, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -145,7 +147,7 @@ def main(sock):
 """
 
 ORDINARY_USER = """
-import json, os, socket, sys, tempfile
+import ctypes, json, os, select, socket, sys, tempfile
 from pathlib import Path
 fd, kind, guest, sys.path[1:1] = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
 from kernelwright.evaluator._share import ShareSampler
@@ -160,14 +162,46 @@ with tempfile.TemporaryDirectory() as folder:
         worker = sandbox.start_worker("share_guest:main", sock=theirs)
         send_message(ours, {}, [fd])
         recv_message(ours, timeout_s=60.0)
-        with sampler.sampling(worker.pid, own=own, waiting=frozenset()) as sampling:
+        sampling = sampler.sampling(worker.pid, own=own, waiting=frozenset())
+
+        def work(meanwhile):
+            poll = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(meanwhile.function)
             send_message(ours, {"seconds": 0.2})
+            while not select.select([ours], [], [], 0.0)[0]:
+                for _ in range(1000):
+                    poll(meanwhile.argument)
             recv_message(ours, timeout_s=60.0)
+
+        sampling.over(work)
         share = sampling.result()
         print(json.dumps([share, sampling.reason, sandbox.layers]))
         worker.kill()
         ours.close()
 """
+
+
+@contextlib.contextmanager
+def sampled(sampler, pid, **options):
+    """Samples a process while a block runs: beside it, a thread polls as whoever makes calls would."""
+    sampling, begun, ended = sampler.sampling(pid, **options), threading.Event(), threading.Event()
+
+    def poll_until_the_end(meanwhile):
+        begun.set()
+        if meanwhile is None:
+            ended.wait()
+            return
+        poll = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(meanwhile.function)
+        while not ended.is_set():
+            poll(meanwhile.argument)
+
+    thread = threading.Thread(target=sampling.over, args=(poll_until_the_end,))
+    thread.start()
+    begun.wait()
+    try:
+        yield sampling
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +305,7 @@ def observe(sampler, product, tracee):
 
     def observe_work(work, own=product[1], waiting=frozenset()):
         tracee.do(work, 0.0)
-        with sampler.sampling(tracee.pid, own=own, waiting=waiting, seed=1) as sampling:
+        with sampled(sampler, tracee.pid, own=own, waiting=waiting, seed=1) as sampling:
             tracee.do(work)
         share = sampling.result()
         assert sampling.reason == ""
@@ -331,21 +365,21 @@ def test_code_that_takes_the_place_of_a_product_in_between(observe):
 def test_samples_are_spaced_by_processor_time(sampler, product, tracee):
     """At least a quarter of the mean interval lies between two, however long a process had to wait for a processor."""
     before = tracee.used()
-    with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset(), mean_interval_us=20_000) as sampling:
+    with sampled(sampler, tracee.pid, own=product[1], waiting=frozenset(), mean_interval_us=4_000) as sampling:
         tracee.do("spin")
-    assert 4 <= sampling.result().samples <= 1 + (tracee.used() - before + 0.02) / 0.005
+    assert 4 <= sampling.result().samples <= 1 + (tracee.used() - before + 0.02) / 0.001
 
 
 def test_a_process_that_sleeps_has_no_share(sampler, product, tracee):
     tracee.wait_for_state("S")
-    with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset()) as sampling:
+    with sampled(sampler, tracee.pid, own=product[1], waiting=frozenset()) as sampling:
         tracee.wait_for_state("S")
     assert sampling.result() is None
     assert sampling.reason == "no sample was taken outside of the door"
 
 
 def test_a_process_that_ends_keeps_its_exit_status(sampler, product, fresh_tracee):
-    with sampler.sampling(fresh_tracee.pid, own=product[1], waiting=frozenset()) as sampling:
+    with sampled(sampler, fresh_tracee.pid, own=product[1], waiting=frozenset()) as sampling:
         fresh_tracee.begin("leave")
         assert fresh_tracee.finish() == ""
     assert sampling.result().own > MOST
@@ -353,7 +387,7 @@ def test_a_process_that_ends_keeps_its_exit_status(sampler, product, fresh_trace
 
 
 def test_a_process_that_is_killed(sampler, product, fresh_tracee):
-    with sampler.sampling(fresh_tracee.pid, own=product[1], waiting=frozenset()):
+    with sampled(sampler, fresh_tracee.pid, own=product[1], waiting=frozenset()):
         fresh_tracee.begin("spin", 1000.0)
         fresh_tracee.wait_for_state("R")
         os.kill(fresh_tracee.pid, signal.SIGKILL)
@@ -362,7 +396,7 @@ def test_a_process_that_is_killed(sampler, product, fresh_tracee):
 
 def test_a_process_that_has_ended_already(sampler, fresh_tracee):
     fresh_tracee.close()
-    with sampler.sampling(fresh_tracee.pid, own=frozenset(), waiting=frozenset()) as sampling:
+    with sampled(sampler, fresh_tracee.pid, own=frozenset(), waiting=frozenset()) as sampling:
         pass
     assert sampling.result() is None
     assert sampling.reason == "the process cannot be traced: No such process"
@@ -372,7 +406,7 @@ def test_a_stopped_process_stays_stopped(sampler, product, tracee):
     tracee.begin("spin")
     os.kill(tracee.pid, signal.SIGSTOP)
     tracee.wait_for_state("T")
-    with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset()) as sampling:
+    with sampled(sampler, tracee.pid, own=product[1], waiting=frozenset()) as sampling:
         pass
     assert sampling.result() is None
     tracee.wait_for_state("T")
@@ -383,7 +417,7 @@ def test_a_stopped_process_stays_stopped(sampler, product, tracee):
 
 def test_a_process_that_is_stopped_and_continued_meanwhile(sampler, product, tracee):
     tracee.begin("spin")
-    with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset()) as sampling:
+    with sampled(sampler, tracee.pid, own=product[1], waiting=frozenset()) as sampling:
         for _ in range(5):
             os.kill(tracee.pid, signal.SIGSTOP)
             tracee.wait_for_state("Tt")
@@ -401,14 +435,14 @@ def test_a_process_that_is_stopped_and_continued_meanwhile(sampler, product, tra
 
 
 def test_signals_reach_a_sampled_process(sampler, product, tracee):
-    with sampler.sampling(tracee.pid, own=product[1], waiting=frozenset()):
+    with sampled(sampler, tracee.pid, own=product[1], waiting=frozenset()):
         os.kill(tracee.pid, signal.SIGUSR1)
         tracee.do("heard")
 
 
 def test_a_process_that_somebody_else_traces(sampler, product, tracee):
     arguments = {"own": product[1], "waiting": frozenset()}
-    with sampler.sampling(tracee.pid, **arguments), sampler.sampling(tracee.pid, **arguments) as second:
+    with sampled(sampler, tracee.pid, **arguments), sampled(sampler, tracee.pid, **arguments) as second:
         assert tracee.status("TracerPid") != "0"
     assert second.result() is None
     assert second.reason == "the process cannot be traced: Operation not permitted"
@@ -467,7 +501,7 @@ def test_a_worker_in_its_sandbox(sampler, product, tmp_path):
     fd, own = product
     with open_sandbox("auto", python_paths=[str(tmp_path)]) as sandbox:
         with sandboxed(sandbox, fd) as (worker, sock):
-            with sampler.sampling(worker.pid, own=own, waiting=frozenset()) as sampling:
+            with sampled(sampler, worker.pid, own=own, waiting=frozenset()) as sampling:
                 send_message(sock, {"seconds": WORK_S})
                 for _ in range(3):
                     worker.freeze()
@@ -477,7 +511,7 @@ def test_a_worker_in_its_sandbox(sampler, product, tmp_path):
             assert "TracerPid:\t0\n" in Path(f"/proc/{worker.pid}/status").read_text()
             assert sampling.result().own > MOST
             worker.thaw()
-            with sampler.sampling(worker.pid, own=own, waiting=frozenset()):
+            with sampled(sampler, worker.pid, own=own, waiting=frozenset()):
                 send_message(sock, {"seconds": 1000.0})
                 assert worker.kill() == Exit(None, signal.SIGKILL, "signal")
         with sandboxed(sandbox, fd) as (worker, sock):  # the process that forks workers is not held up
