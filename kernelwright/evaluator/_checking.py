@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelwright.evaluator import _budget as budget
+from kernelwright.evaluator import _judging as judging
 from kernelwright.evaluator import _randomness as randomness
 from kernelwright.evaluator import _truth as truth
 from kernelwright.evaluator._pool import Pool
@@ -27,7 +28,7 @@ _REVEALS = 2  # times that each trial is revealed
 class Finding(NamedTuple):
     """The worst of all comparisons, the number of trials, and whether an input was used below its precision."""
 
-    judgement: truth.Judgement
+    judgement: judging.Judgement
     trials: int
     reduced_precision: bool = False
 
@@ -68,7 +69,7 @@ class Checker:
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
         """
-        worst = truth.Judgement(None, "", 0.0, 0.0, True)
+        worst = judging.Judgement(None, "", 0.0, 0.0, True)
         self._outputs, self._drawn = {}, {}
         random = bool(trials and trials[0].draws)
         for number in range(passes):
@@ -88,7 +89,7 @@ class Checker:
             worst = worst._replace(status=Status.INCORRECT_NUMERICAL, reason=reason)
         return Finding(worst, len(trials), bool(reason))
 
-    def _window(self, trials: Sequence[truth.Trial], pending: list[int], weights: int) -> truth.Judgement:
+    def _window(self, trials: Sequence[truth.Trial], pending: list[int], weights: int) -> judging.Judgement:
         """One window with as many of the ``pending`` trials as it has reads; they are taken off the list."""
         variant = self._pool.variant
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
@@ -99,14 +100,14 @@ class Checker:
         self._pool.refill(slots)
         self._pool.place({int(slots[call]): trials[k] for call, k in at.items()})
         window = self._side.window(slots, reads, call_timeout_s=self._call_timeout_s)
-        worst = truth.Judgement(None, "", 0.0, 0.0, True)
+        worst = judging.Judgement(None, "", 0.0, 0.0, True)
         for call, k in at.items():
             claims = window.outputs[call]
             if trials[k].draws:
-                found, values = truth.decode_outputs(variant, claims)
+                found, values = judging.decode_outputs(variant, claims)
                 self._drawn.setdefault(k, []).append(values)
             else:
-                found, values = truth.judge_trial(trials[k], variant, claims, self._tolerance_scale)
+                found, values = judging.judge_trial(trials[k], variant, claims, self._tolerance_scale)
                 self._outputs[k] = values
             worst = worse(worst, found)
             if worst.status is not None:
@@ -118,17 +119,17 @@ class Checker:
         for k, trial in enumerate(trials):
             if trial.partner is None:
                 continue
-            reason = truth.judge_probe(trial, trials[trial.partner], self._outputs[k], self._outputs[trial.partner])
+            reason = judging.judge_probe(trial, trials[trial.partner], self._outputs[k], self._outputs[trial.partner])
             if reason:
                 return reason
         return ""
 
-    def _judge_draws(self, trials: Sequence[truth.Trial], worst: truth.Judgement) -> truth.Judgement:
+    def _judge_draws(self, trials: Sequence[truth.Trial], worst: judging.Judgement) -> judging.Judgement:
         for k, values in self._drawn.items():
             for j, spec in enumerate(self._pool.variant.outputs):
                 theirs = [drawn[j] for drawn in trials[k].draws]
                 ours = [drawn[j] for drawn in values]
-                scale = truth.random_scale(trials[k].truths[j], theirs, spec.dtype)
+                scale = judging.random_scale(trials[k].truths[j], theirs, spec.dtype)
                 tolerance = budget.tolerance(trials[k].reduction, self._tolerance_scale)
                 report = randomness.judge_random(ours, theirs, scale=scale, tolerance=tolerance)
                 if not report.passed:
@@ -137,7 +138,7 @@ class Checker:
         return worst
 
 
-def worse(a: truth.Judgement, b: truth.Judgement) -> truth.Judgement:
+def worse(a: judging.Judgement, b: judging.Judgement) -> judging.Judgement:
     """The one of two judgements that is further from passing, agreeing with ``allclose`` only where both do."""
     worst = b if (b.status is not None and a.status is None) or b.load > a.load or a.tolerance == 0.0 else a
     return worst._replace(allclose=a.allclose and b.allclose)

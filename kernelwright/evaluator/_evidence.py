@@ -164,10 +164,16 @@ class GhostBuilds:
     def __init__(self, builds: BuildService) -> None:
         self._builds = builds
         self._released = threading.Event()
+        self._given_up = False
         self.stubs: list[GhostProduct] = []
 
     def release(self) -> None:
         """Go on with requests that wait."""
+        self._released.set()
+
+    def give_up(self) -> None:
+        """Refuse requests that wait, and all that follow."""
+        self._given_up = True
         self._released.set()
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
@@ -175,6 +181,8 @@ class GhostBuilds:
         defines = _defines(message.get("flags"))
         declared_returns(source, defines)  # takes a while, and is remembered
         self._released.wait()
+        if self._given_up:
+            return BuildOutcome("", None, "nobody waits for it any more", 0.0, False)
         outcome = self._builds.build(message, source)
         if outcome.product is None:
             return outcome

@@ -62,7 +62,7 @@ class Replay:
     ) -> None:
         """End the worker, wherever it is."""
         self._given_up.set()
-        self._builds.release()
+        self._builds.give_up()
         if (side := self._side) is not None:
             side.client.worker.kill()
         self._thread.shutdown()

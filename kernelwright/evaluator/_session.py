@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,9 +22,11 @@ from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Builder, Failure, WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, sample_shares
+from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
+from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._timing import Plan, Turns, pinned
@@ -39,12 +40,10 @@ from kernelwright.records import (
     Finding,
     Interval,
     Problem,
-    Profile,
     Speedup,
     Stage,
     Status,
     Timing,
-    TimingSample,
     Verdict,
 )
 
@@ -57,46 +56,6 @@ _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference take
 _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
 _GHOST_TRIALS = 3
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
-
-
-class _Refused(Exception):
-    """A candidate's way ends here; carries the status and what to say."""
-
-    def __init__(self, status: Status, stage: FailedStage, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.stage, self.reason = status, stage, reason
-
-
-class _Progress:
-    """What is known of a candidate so far; becomes its verdict."""
-
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
-        self.stage: Stage | None = None
-        self.findings: tuple[Finding, ...] = ()
-        self.correctness: Correctness | None = None
-        self.timing: Timing | None = None
-        self.samples: list[TimingSample] = []
-        self.seconds: dict[str, float] = {}
-        self.artifacts: dict[str, str] = {}
-        self.layers: tuple[str, ...] = ()
-        self.evidence: Evidence | None = None
-        self.screening = True
-        self.built: list[inline.BuildRequest] = []
-        self.profile: Profile | None = None
-
-    def note(self, rule: str, evidence: str) -> None:
-        """Add a finding that informs."""
-        self.findings = (*self.findings, Finding(rule=rule, effect="informs", evidence=evidence))
-
-    @contextlib.contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Book the time spent inside on ``name``."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
 class ProblemSession:
@@ -187,13 +146,13 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine; nothing is known about the candidate.
         """
-        progress = _Progress(candidate.backend)
+        progress = Progress(candidate.backend)
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and candidate.backend == "cpp"
         try:
             with self._referee.lane(), pinned(self._referee.own_cpu):
                 self._run(candidate, progress, control=control, timed=timed, confirm=confirm, screen=screen)
-        except _Refused as refused:
+        except Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
             if failed_stage != "screen":
                 rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
@@ -231,7 +190,7 @@ class ProblemSession:
     def _run(
         self,
         candidate: Candidate,
-        progress: _Progress,
+        progress: Progress,
         *,
         control: bool,
         timed: bool,
@@ -241,7 +200,7 @@ class ProblemSession:
         with progress.timed("screen"):
             self._screen(candidate, progress, control=control, refuse=screen)
         if candidate.backend == "cuda":
-            raise _Refused(Status.UNCHECKED, "build", "CUDA candidates cannot be built or checked by this version")
+            raise Refused(Status.UNCHECKED, "build", "CUDA candidates cannot be built or checked by this version")
         check_set = self.prepare("interpreter" if candidate.backend == "triton" else "cpu")
         with contextlib.ExitStack() as ending:
             replay = None if control else ending.enter_context(self._replay(candidate, check_set))
@@ -274,14 +233,14 @@ class ProblemSession:
                 self._on_stage("profile")
                 self._profile(check_set, progress)
 
-    def _put_away(self, side: Side, progress: _Progress) -> None:
+    def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""
         progress.built = side.client.built
         if tail := side.client.tail():
             progress.artifacts["worker output"] = tail
         side.end()
 
-    def _screen(self, candidate: Candidate, progress: _Progress, *, control: bool, refuse: bool) -> None:
+    def _screen(self, candidate: Candidate, progress: Progress, *, control: bool, refuse: bool) -> None:
         result = screening.screen(candidate.source, candidate.backend, control)
         progress.screening = refuse
         progress.findings = result.findings
@@ -291,7 +250,7 @@ class ProblemSession:
                 *(finding.model_copy(update={"effect": "informs"}) for finding in result.findings),
             )
         elif result.status is not None:
-            raise _Refused(result.status, "screen", result.reason)
+            raise Refused(result.status, "screen", result.reason)
         progress.stage = Stage.SCREENED
 
     def _start(
@@ -299,7 +258,7 @@ class ProblemSession:
         candidate: Candidate,
         check_set: truth.CheckSet,
         stage: FailedStage,
-        progress: _Progress,
+        progress: Progress,
         builds: Builder | None = None,
     ) -> Side:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant."""
@@ -331,12 +290,12 @@ class ProblemSession:
         try:
             source = inline.apply_knobs(candidate.source, candidate.knobs)
         except (ValueError, SyntaxError) as error:
-            raise _Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
+            raise Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
         triton, mode = candidate.backend == "triton", self.problem.meta.mode
         self._referee.load(side.client, side.door, source, role="candidate", mode=mode, triton=triton, ghost=ghost)
         side.set_up(check_set.variants[0])
 
-    def _check(self, side: Side, check_set: truth.CheckSet, progress: _Progress) -> tuple[Pool, Plan]:
+    def _check(self, side: Side, check_set: truth.CheckSet, progress: Progress) -> tuple[Pool, Plan]:
         """All trials of all variants through the door; stops at the first window that is wrong.
 
         The first variant comes last, so that the worker is ready for what follows.
@@ -344,7 +303,7 @@ class ProblemSession:
         Returns:
             The pool that it has mapped then, and the plan of its windows.
         """
-        worst, trials, reduced = truth.Judgement(None, "", 0.0, 0.0, True), 0, False
+        worst, trials, reduced = Judgement(None, "", 0.0, 0.0, True), 0, False
         try:
             for index in reversed(range(len(check_set.variants))):
                 if len(check_set.variants) > 1:
@@ -370,7 +329,7 @@ class ProblemSession:
         if reduced:
             progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
         if worst.status is not None:
-            raise _Refused(worst.status, "check", worst.reason)
+            raise Refused(worst.status, "check", worst.reason)
         return pool, plan
 
     def _check_variant(
@@ -419,7 +378,7 @@ class ProblemSession:
         check_set: truth.CheckSet,
         windows: tuple[Pool, Plan],
         replay: Replay,
-        progress: _Progress,
+        progress: Progress,
     ) -> None:
         """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
         timeout_s, timed = self._settings.call_timeout_s, progress.backend == "cpp"
@@ -455,9 +414,9 @@ class ProblemSession:
         heavy = sorted(set(operators) & set(self.problem.meta.heavy_ops))
         if heavy and self._settings.own_kernels == "strict":
             reason = f"torch does the problem's heavy work ({', '.join(heavy)}), which strict own kernels rule out"
-            raise _Refused(Status.REWARD_HACK, "ghost", reason)
+            raise Refused(Status.REWARD_HACK, "ghost", reason)
         if reason := evidence.objection():
-            raise _Refused(Status.REWARD_HACK, "ghost", reason)
+            raise Refused(Status.REWARD_HACK, "ghost", reason)
 
     def _replay(self, candidate: Candidate, check_set: truth.CheckSet) -> Replay:
         """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""
@@ -473,7 +432,7 @@ class ProblemSession:
         found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
         return found.judgement.status is None
 
-    def _profile(self, check_set: truth.CheckSet, progress: _Progress) -> None:
+    def _profile(self, check_set: truth.CheckSet, progress: Progress) -> None:
         """Where a winner's time goes, by replaying its kernels in a sandbox of their own; costs no verdict."""
         evidence, timing = progress.evidence, progress.timing
         if evidence is None or timing is None or not progress.built:
@@ -494,7 +453,7 @@ class ProblemSession:
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message
 
-    def _floor(self, check_set: truth.CheckSet, progress: _Progress) -> None:
+    def _floor(self, check_set: truth.CheckSet, progress: Progress) -> None:
         """Refuse a time that is less than merely reading the inputs takes."""
         assert progress.timing is not None
         floor_ms = self._clockwork.floor_ms(check_set) * FLOOR_SHARE / self._settings.threads
@@ -502,11 +461,11 @@ class ProblemSession:
         if latency.high < floor_ms:
             reason = f"{latency.median:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
             progress.timing = None
-            raise _Refused(Status.QUARANTINED, "floor", reason)
+            raise Refused(Status.QUARANTINED, "floor", reason)
 
     # ------------------------------------------------------------------------------------------ timing
 
-    def _time(self, side: Side, check_set: truth.CheckSet, progress: _Progress) -> None:
+    def _time(self, side: Side, check_set: truth.CheckSet, progress: Progress) -> None:
         """The search's interval: turns of candidate and baselines until every comparison is decided."""
         sides = [side, *(self._workers.live_twin(name, check_set) for name in self._twin_names())]
         pair = 0
@@ -528,7 +487,7 @@ class ProblemSession:
         bound = self._settings.search_noise_bound
         self._conclude(progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
 
-    def _confirm(self, candidate: Candidate, check_set: truth.CheckSet, progress: _Progress) -> None:
+    def _confirm(self, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> None:
         """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
 
         Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
@@ -558,7 +517,7 @@ class ProblemSession:
         )
 
     def _process_pairs(
-        self, candidate: Candidate, check_set: truth.CheckSet, progress: _Progress
+        self, candidate: Candidate, check_set: truth.CheckSet, progress: Progress
     ) -> dict[str, list[float]]:
         """The log-ratios of all process pairs by baseline, and the control's."""
         values: dict[str, list[float]] = {}
@@ -574,7 +533,7 @@ class ProblemSession:
         return values
 
     def _process_pair(
-        self, candidate: Candidate, check_set: truth.CheckSet, process: int, progress: _Progress
+        self, candidate: Candidate, check_set: truth.CheckSet, process: int, progress: Progress
     ) -> dict[str, float]:
         side = self._start(candidate, check_set, "confirm", progress)
         sides = [side]
@@ -596,7 +555,7 @@ class ProblemSession:
 
     @contextlib.contextmanager
     def _turns(
-        self, sides: list[Side], check_set: truth.CheckSet, side: Side, stage: FailedStage, progress: _Progress
+        self, sides: list[Side], check_set: truth.CheckSet, side: Side, stage: FailedStage, progress: Progress
     ) -> Iterator[Turns]:
         """The clockwork's turns, with failures of workers told apart by whose they are."""
         try:
@@ -609,20 +568,20 @@ class ProblemSession:
                 progress.artifacts[f"baseline {name}"] = reason
 
     def _turn(
-        self, turns: Turns, pair: int, process: int, phase: Literal["search", "confirm"], progress: _Progress
+        self, turns: Turns, pair: int, process: int, phase: Literal["search", "confirm"], progress: Progress
     ) -> dict[str, float]:
         turn = turns.turn(pair, process, phase)
         progress.samples += turn.samples
         if turn.wrong is not None:
             status, reason = turn.wrong
             if phase == "confirm":
-                raise _Refused(Status.QUARANTINED, "confirm", reason)
-            raise _Refused(status, "time", reason)
+                raise Refused(Status.QUARANTINED, "confirm", reason)
+            raise Refused(status, "time", reason)
         return turn.latency_ms
 
     def _conclude(
         self,
-        progress: _Progress,
+        progress: Progress,
         intervals: Mapping[str, statistics.LogInterval],
         *,
         processes: int,
@@ -664,7 +623,7 @@ class ProblemSession:
 
     # ------------------------------------------------------------------------------------------ failures
 
-    def _note_builds(self, side: Side, progress: _Progress) -> None:
+    def _note_builds(self, side: Side, progress: Progress) -> None:
         """Keep the compiler's messages; a failed build refuses the candidate, whatever it made of the failure."""
         if progress.screening:
             self._screen_built(side, progress)
@@ -675,18 +634,18 @@ class ProblemSession:
         if failed is not None:
             first = next((line for line in failed.log.splitlines() if "error" in line), failed.log[:200])
             status = Status.TIMEOUT if failed.problem == "timeout" else Status.COMPILE_ERROR
-            raise _Refused(status, "build", f"the build failed: {first.strip()[:400]}")
+            raise Refused(status, "build", f"the build failed: {first.strip()[:400]}")
 
-    def _screen_built(self, side: Side, progress: _Progress) -> None:
+    def _screen_built(self, side: Side, progress: Progress) -> None:
         """Screen the texts that were compiled: a candidate may have put them together at run time."""
         for request in side.client.built:
             result = screening.screen_source(request.source)
             new = tuple(f for f in result.findings if f.rule not in {seen.rule for seen in progress.findings})
             progress.findings += new
             if result.status is not None:
-                raise _Refused(result.status, "build", f"in what it had built: {result.reason}")
+                raise Refused(result.status, "build", f"in what it had built: {result.reason}")
 
-    def _refuse(self, failed: WorkerFailed, side: Side, stage: FailedStage, progress: _Progress) -> NoReturn:
+    def _refuse(self, failed: WorkerFailed, side: Side, stage: FailedStage, progress: Progress) -> NoReturn:
         """Turn the failure of a candidate's worker into its status; a twin's failure is the machine's."""
         if failed.worker != "candidate":
             raise MachineError(
@@ -698,19 +657,4 @@ class ProblemSession:
             progress.artifacts["worker output"] = tail
         self._note_builds(side, progress)
         status, reason = status_of(failed.failure)
-        raise _Refused(Status.QUARANTINED if stage == "confirm" else status, stage, reason)
-
-
-def status_of(failure: Failure) -> tuple[Status, str]:
-    """The status that a failure of a candidate's worker is."""
-    if failure.kind == "timeout":
-        return Status.TIMEOUT, failure.message
-    if failure.kind == "fault" and failure.phase == "door":
-        return Status.REWARD_HACK, failure.message
-    if failure.kind == "fault" and failure.phase == "shape":
-        return Status.INCORRECT_SHAPE, failure.message
-    if failure.kind == "fault" and failure.message.startswith("NotCheckable"):
-        return Status.UNCHECKED, failure.message
-    where = f" ({failure.phase})" if failure.kind == "fault" else ""
-    line = f" at line {failure.line}" if failure.line is not None else ""
-    return Status.RUNTIME_ERROR, f"{failure.message}{line}{where}"
+        raise Refused(Status.QUARANTINED if stage == "confirm" else status, stage, reason)

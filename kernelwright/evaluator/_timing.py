@@ -20,9 +20,10 @@ import numpy as np
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._clock import OutputClaim, Window
+from kernelwright.evaluator._judging import compare_layout, judge_probe, judge_trial
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._side import Side
-from kernelwright.evaluator._truth import Trial, compare_layout, is_normal, judge_probe, judge_trial
+from kernelwright.evaluator._truth import Trial, is_normal
 from kernelwright.records import Status, TimingSample
 
 _READ_SHARE = 1 / 16  # secret probability with which a call's output is read

@@ -1,0 +1,67 @@
+"""How far a candidate has come, and how its way ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from kernelwright import inline
+from kernelwright.evaluator._client import Failure
+from kernelwright.evaluator._evidence import Evidence
+from kernelwright.records import Correctness, FailedStage, Finding, Profile, Stage, Status, Timing, TimingSample
+
+
+class Refused(Exception):
+    """A candidate's way ends here; carries the status and what to say."""
+
+    def __init__(self, status: Status, stage: FailedStage, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.stage, self.reason = status, stage, reason
+
+
+class Progress:
+    """What is known of a candidate so far; becomes its verdict."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.stage: Stage | None = None
+        self.findings: tuple[Finding, ...] = ()
+        self.correctness: Correctness | None = None
+        self.timing: Timing | None = None
+        self.samples: list[TimingSample] = []
+        self.seconds: dict[str, float] = {}
+        self.artifacts: dict[str, str] = {}
+        self.layers: tuple[str, ...] = ()
+        self.evidence: Evidence | None = None
+        self.screening = True
+        self.built: list[inline.BuildRequest] = []
+        self.profile: Profile | None = None
+
+    def note(self, rule: str, evidence: str) -> None:
+        """Add a finding that informs."""
+        self.findings = (*self.findings, Finding(rule=rule, effect="informs", evidence=evidence))
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Book the time spent inside on ``name``."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+
+
+def status_of(failure: Failure) -> tuple[Status, str]:
+    """The status that a failure of a candidate's worker is."""
+    if failure.kind == "timeout":
+        return Status.TIMEOUT, failure.message
+    if failure.kind == "fault" and failure.phase == "door":
+        return Status.REWARD_HACK, failure.message
+    if failure.kind == "fault" and failure.phase == "shape":
+        return Status.INCORRECT_SHAPE, failure.message
+    if failure.kind == "fault" and failure.message.startswith("NotCheckable"):
+        return Status.UNCHECKED, failure.message
+    where = f" ({failure.phase})" if failure.kind == "fault" else ""
+    line = f" at line {failure.line}" if failure.line is not None else ""
+    return Status.RUNTIME_ERROR, f"{failure.message}{line}{where}"
