@@ -27,7 +27,6 @@ static void break_out() {
   const char* secret = "/etc/shadow";
   found += enter(2, (long)secret, 0, 0) >= 0;             // open
   found += enter(41, 2, 1, 0) >= 0;                       // a socket
-  found += enter(62, -1, 0, 0) == 0;                      // a signal to everyone
   found += enter(272, 0x10000000) == 0;                   // a user namespace
   found += enter(105, 0) == 0 && enter(102) == 0;         // root
   long child = enter(57);                                 // a process

@@ -45,7 +45,8 @@ def overflows():
         mounts = {line.split()[1] for line in file} | {*PRIVATE, os.path.expanduser("~")}
     sizes = {mount: fill(mount) for mount in sorted(mounts) if os.path.isdir(mount)}
     print(sizes, flush=True)
-    return [mount for mount, size in sizes.items() if size >= MUCH or (size and mount not in PRIVATE)]
+    private = {mount for mount in sizes if mount in PRIVATE or mount.endswith("/job")}
+    return [mount for mount, size in sizes.items() if size >= MUCH or (size and mount not in private)]
 
 
 if not (found := overflows()):

@@ -26,6 +26,8 @@ extern "C" void twice(const float* x, float* y, int64_t n) {
 
 
 libc = ctypes.CDLL(None, use_errno=True)
+CAP_DAC_READ_SEARCH = 1 << 2
+OTHER = 61011 if os.getuid() != 61011 else 61012
 PR_SET_SECUREBITS, PR_CAP_AMBIENT, PR_SET_NO_NEW_PRIVS = 28, 47, 38
 
 
@@ -55,7 +57,7 @@ ATTEMPTS = {
     "setresuid": lambda: os.setresuid(0, 0, 0),
     "setgid": lambda: os.setgid(0),
     "setgroups": lambda: os.setgroups([0]),
-    "another user": lambda: os.setresuid(61011, 61011, 61011),
+    "another user": lambda: os.setresuid(OTHER, OTHER, OTHER),
     "capset": lambda: try_call(
         libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(*[0xFFFFFFFF] * 6))
     ),
@@ -78,9 +80,20 @@ def gained():
     return found
 
 
-with open("/proc/self/status") as status:
-    powers = [line.split()[1] for line in status if line.startswith(("CapPrm", "CapEff", "CapInh", "CapAmb"))]
-found = gained() + [power for power in powers if int(power, 16)]
+def powers():
+    """Capabilities that are held. To read past file modes is one only where that shows somebody else's file."""
+    with open("/proc/self/status") as status:
+        held = [
+            int(line.split()[1], 16) for line in status if line.startswith(("CapPrm", "CapEff", "CapInh", "CapAmb"))
+        ]
+    try:
+        open("/etc/shadow").close()
+    except OSError:
+        held = [power & ~CAP_DAC_READ_SEARCH for power in held]
+    return [power for power in held if power]
+
+
+found = gained() + powers()
 if not found:
     raise RuntimeError("contained: no privilege to be had")
 print(found, flush=True)
