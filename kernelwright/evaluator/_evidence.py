@@ -29,7 +29,8 @@ _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets t
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _MOSTLY = 0.6
-_KEPT = 0.5  # own kernels that run less than this share of what they did at first keep answers for later
+_KEPT = 0.25  # own kernels that run less than this share of what they did at first keep answers for later
+_MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
 
 
 class Evidence(NamedTuple):
@@ -131,7 +132,8 @@ def _keeps_answers(first: Share, again: Share) -> bool:
     """Whether own kernels surely run less for inputs that were seen before."""
     if min(first.samples, again.samples) < _FEWEST_SAMPLES:
         return False
-    return _bounds(again)[1] < _KEPT * _bounds(first)[0]
+    least = _bounds(first)[0]
+    return least > _MUCH and _bounds(again)[1] < _KEPT * least
 
 
 def _bounds(share: Share) -> tuple[float, float]:
@@ -152,7 +154,7 @@ def _is_compared(first: Share, again: Share) -> bool:
     """Whether there are enough samples to say whether answers are kept."""
     if min(first.samples, again.samples) < _FEWEST_SAMPLES:
         return first.samples < _FEWEST_SAMPLES
-    return again.own > _KEPT * first.own or _keeps_answers(first, again)
+    return first.own < _MUCH or again.own > _KEPT * first.own or _keeps_answers(first, again)
 
 
 class GhostBuilds:
