@@ -204,6 +204,7 @@ def memory(verdicts: int) -> dict[str, Any]:
             passed(session.judge(kernel(problem, run + number % 10)))
             if number % max(verdicts // 40, 1) == 0 or number == verdicts - 1:
                 points.append({"verdicts": number + 1, "rss_mb": resident_mb(), "descriptors": descriptors()})
+                print(json.dumps(points[-1]), file=sys.stderr, flush=True)
     settled = points[len(points) // 4 :]
     growth = settled[-1]["rss_mb"] - settled[0]["rss_mb"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -245,16 +246,20 @@ def claims(trials: int) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------- coverage
 
 
-def coverage(trials: int) -> dict[str, Any]:
-    """How often the confirmation's interval covers the known ratio, over problems and factors."""
-    rows: list[dict[str, Any]] = []
+def coverage(trials: int, journal: Path | None = None) -> dict[str, Any]:
+    """How often the confirmation's interval covers the known ratio, over problems and factors.
+
+    ``journal``: JSON lines, one a trial, written as they come; those that it holds are counted and not repeated.
+    """
+    rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal and journal.exists() else []
     voided = 0
     kinds = [(name, factor) for name in COVERED for factor in FACTORS]
     for name, factor in kinds:
         problem = find_problem(name)
         candidate = control(problem)
+        missing = -(-trials // len(kinds)) - sum(r["problem"] == problem.id and r["factor"] == factor for r in rows)
         with opened(slowed(problem, factor), Settings.load(flags={"looks": (4,)})) as session:
-            for _ in range(-(-trials // len(kinds))):
+            for _ in range(missing):
                 started = time.monotonic()
                 try:
                     verdict = passed(session.judge(candidate, control=True, confirm=True)).verdict
@@ -264,19 +269,21 @@ def coverage(trials: int) -> dict[str, Any]:
                 found = verdict.speedup("eager")
                 assert found is not None
                 assert verdict.timing is not None
-                rows.append(
-                    {
-                        "problem": problem.id,
-                        "factor": factor,
-                        "low": found.low,
-                        "median": found.median,
-                        "high": found.high,
-                        "covers": found.low <= factor <= found.high,
-                        "faster": found.faster,
-                        "process_pairs": verdict.timing.processes,
-                        "seconds": time.monotonic() - started,
-                    }
-                )
+                row = {
+                    "problem": problem.id,
+                    "factor": factor,
+                    "low": found.low,
+                    "median": found.median,
+                    "high": found.high,
+                    "covers": found.low <= factor <= found.high,
+                    "faster": found.faster,
+                    "process_pairs": verdict.timing.processes,
+                    "seconds": time.monotonic() - started,
+                }
+                rows.append(row)
+                if journal:
+                    with journal.open("a") as lines:
+                        lines.write(json.dumps(row) + "\n")
         of_this = [row for row in rows if row["problem"] == problem.id and row["factor"] == factor]
         share = sum(row["covers"] for row in of_this) / max(len(of_this), 1)
         print(f"{problem.id} x{factor}: covers {share:.1%} of {len(of_this)}", file=sys.stderr, flush=True)
@@ -330,13 +337,14 @@ def main() -> int:
     parser.add_argument("--memory-verdicts", type=int, default=2000)
     parser.add_argument("--claim-trials", type=int, default=120)
     parser.add_argument("--coverage-trials", type=int, default=300)
+    parser.add_argument("--journal", type=Path, help="where trials of --coverage go one by one, to go on with later")
     parser.add_argument("--output", type=Path, help="where the JSON record goes; parts that were not run are kept")
     options = parser.parse_args()
     parts = {
         "speed": lambda: speed(options.verdicts, options.cold_verdicts, options.confirmations),
         "memory": lambda: memory(options.memory_verdicts),
         "claims": lambda: claims(options.claim_trials),
-        "coverage": lambda: coverage(options.coverage_trials),
+        "coverage": lambda: coverage(options.coverage_trials, options.journal),
     }
     chosen = [name for name in parts if getattr(options, name)] or list(parts)
     results = {}
