@@ -228,53 +228,18 @@ class OracleSession:
 
     def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
         trial = self._truth(variant, distribution, data)
-        given = self._given(variant, data)
-        try:
-            reply = self._client.request(
-                "draws",
-                timeout_s=_TRUTH_TIMEOUT_S,
-                fds=[given.fd],
-                size=variant.slot_bytes,
-                inputs=variant.inputs_json(),
-                count=RANDOM_DRAWS,
-                seed=secrets.randbits(31),
-            )
-            arrays = self._collect(reply)
-        finally:
-            given.close()
+        arrays = self._collect(self._ask("draws", variant, data, count=RANDOM_DRAWS, seed=secrets.randbits(31)))
         width = len(variant.outputs)
         return trial._replace(draws=tuple(tuple(arrays[k : k + width]) for k in range(0, len(arrays), width)))
 
     def _read(self, variant: Variant, trial: Trial) -> tuple[int, ...]:
         """Positions of the float inputs of which every element matters."""
-        given = self._given(variant, trial.data)
-        try:
-            reply = self._client.request(
-                "reads",
-                timeout_s=_TRUTH_TIMEOUT_S,
-                fds=[given.fd],
-                size=variant.slot_bytes,
-                inputs=variant.inputs_json(),
-                seed=secrets.randbits(31),
-            )
-        finally:
-            given.close()
+        reply = self._ask("reads", variant, trial.data, seed=secrets.randbits(31))
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
 
     def _flops(self, variant: Variant, trial: Trial) -> int:
-        given = self._given(variant, trial.data)
-        try:
-            reply = self._client.request(
-                "work",
-                timeout_s=_TRUTH_TIMEOUT_S,
-                fds=[given.fd],
-                size=variant.slot_bytes,
-                inputs=variant.inputs_json(),
-            )
-        finally:
-            given.close()
-        return int(reply["flops"])
+        return int(self._ask("work", variant, trial.data)["flops"])
 
     def _draw_weights(self, variant: Variant) -> Variant:
         memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
@@ -351,37 +316,19 @@ class OracleSession:
 
     def _directions(self, variant: Variant, data: np.ndarray, position: int) -> np.ndarray:
         """In which direction each element of an input moves the outputs."""
-        given = self._given(variant, data)
-        try:
-            reply = self._client.request(
-                "directions",
-                timeout_s=_TRUTH_TIMEOUT_S,
-                fds=[given.fd],
-                size=variant.slot_bytes,
-                inputs=variant.inputs_json(),
-                position=position,
-                seed=secrets.randbits(31),
-            )
-            return self._collect(reply)[0]
-        finally:
-            given.close()
+        reply = self._ask("directions", variant, data, position=position, seed=secrets.randbits(31))
+        return self._collect(reply)[0]
 
     def _truth(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
-        given = self._given(variant, data)
-        try:
-            reply = self._client.request(
-                "truth",
-                timeout_s=_TRUTH_TIMEOUT_S,
-                fds=[given.fd],
-                size=variant.slot_bytes,
-                inputs=variant.inputs_json(),
-                runs=_MONTE_CARLO_RUNS if distribution in _NORMAL else _MONTE_CARLO_RUNS // 2,
-                seed=_seed_of(variant, data),
-                unit_roundoff=self._unit_roundoff(variant),
-            )
-            arrays = self._collect(reply)
-        finally:
-            given.close()
+        reply = self._ask(
+            "truth",
+            variant,
+            data,
+            runs=_MONTE_CARLO_RUNS if distribution in _NORMAL else _MONTE_CARLO_RUNS // 2,
+            seed=_seed_of(variant, data),
+            unit_roundoff=self._unit_roundoff(variant),
+        )
+        arrays = self._collect(reply)
         truths: list[Truth] = []
         at = 0
         for item in reply["outputs"]:
@@ -389,11 +336,18 @@ class OracleSession:
             at += item["tensors"]
         return Trial(distribution, len(variant.weights) - 1, data, int(reply["reduction"]), tuple(truths))
 
-    def _given(self, variant: Variant, data: np.ndarray) -> SharedMemory:
-        """A slot's bytes in shared memory; the caller closes it."""
-        given = SharedMemory.create(variant.slot_bytes, "inputs")
-        np.frombuffer(given.view, dtype=np.uint8)[:] = data
-        return given
+    def _ask(self, op: str, variant: Variant, data: np.ndarray, **fields: Any) -> dict[str, Any]:
+        """A request about one slot's inputs."""
+        with SharedMemory.create(variant.slot_bytes, "inputs") as given:
+            np.frombuffer(given.view, dtype=np.uint8)[:] = data
+            return self._client.request(
+                op,
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[given.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+                **fields,
+            )
 
     def _collect(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
         size = int(reply["size"])
