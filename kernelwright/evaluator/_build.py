@@ -7,11 +7,8 @@ no candidate can put a product where another one would find it, and equal source
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import shlex
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +16,8 @@ from typing import Any, NamedTuple
 
 from kernelwright import inline
 from kernelwright.errors import MissingToolError
+from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
+from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.sandbox import Limits, Sandbox, product_memfd
 
 MAX_PRODUCT_BYTES = 32 << 20
@@ -47,24 +46,15 @@ class BuildService:
 
     def __init__(self, sandbox: Sandbox, cache_dir: Path, *, timeout_s: float, memory_bytes: int) -> None:
         self._sandbox = sandbox
-        self._cache = cache_dir / "products"
+        self._cache = ProductCache(cache_dir / "products", _CACHE_BYTES)
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
-        self._prune()
+        self._headers = PrecompiledHeaders(sandbox, cache_dir, self._limits())
 
-    def _prune(self) -> None:
-        """Forget the products that were not used for longest where all together take too much."""
-        entries = []
-        for path in self._cache.glob("*/product.so"):
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                entries.append((status.st_mtime, status.st_size, path.parent))
-        total = sum(size for _, size, _ in entries)
-        for _, size, folder in sorted(entries):
-            if total <= _CACHE_BYTES:
-                return
-            shutil.rmtree(folder, ignore_errors=True)
-            total -= size
+    def _limits(self) -> Limits:
+        return Limits(
+            wall_s=self._timeout_s, output_bytes=MAX_PRODUCT_BYTES, memory_bytes=self._memory_bytes, allow_exec=True
+        )
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
         """Build one request as it came over the wire; nonsense in it is a failed build with a reason."""
@@ -80,19 +70,20 @@ class BuildService:
         except inline.BuildError as error:
             return BuildOutcome("", None, str(error), time.monotonic() - started, False)
         key = hashlib.sha256(f"{request.key}\0{inline.compiler_version()}".encode()).hexdigest()
-        stored = self._load(key)
+        stored = self._cache.load(key)
         if stored is not None:
             product, log = stored
             return BuildOutcome(key, product, log, time.monotonic() - started, True)
-        return self._compile(key, command, source, started)
+        files = {"kernel.cpp": source.encode()}
+        if language == "cpp" and (headers := self._headers.files(source, request.flags)):
+            files |= headers
+            command += ["-include", f"/in/{HEADER_NAME}"]
+        return self._compile(key, command, files, started)
 
-    def _compile(self, key: str, command: list[str], source: str, started: float) -> BuildOutcome:
+    def _compile(self, key: str, command: list[str], files: Mapping[str, bytes], started: float) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"
-        limits = Limits(
-            wall_s=self._timeout_s, output_bytes=MAX_PRODUCT_BYTES, memory_bytes=self._memory_bytes, allow_exec=True
-        )
         for _ in range(_BUILD_TRIES):
-            done = self._sandbox.run(["/bin/sh", "-c", script], files={"kernel.cpp": source.encode()}, limits=limits)
+            done = self._sandbox.run(["/bin/sh", "-c", script], files=files, limits=self._limits())
             if not (done.reason == "signal" or b"Killed signal" in done.stderr):
                 break
         seconds = time.monotonic() - started
@@ -103,30 +94,5 @@ class BuildService:
             return BuildOutcome(key, None, f"the build was stopped ({done.reason})\n{log}", seconds, False, done.reason)
         if done.returncode != 0:
             return BuildOutcome(key, None, log or f"the compiler ended with {done.returncode}", seconds, False)
-        self._keep(key, done.stdout, log)
+        self._cache.keep(key, done.stdout, log)
         return BuildOutcome(key, done.stdout, log, seconds, False)
-
-    def _load(self, key: str) -> tuple[bytes, str] | None:
-        folder = self._cache / key
-        try:
-            product = (folder / "product.so").read_bytes()
-            os.utime(folder / "product.so")
-            digest, _, log = (folder / "log").read_text().partition("\n")
-        except OSError:
-            return None
-        return (product, log) if hashlib.sha256(product).hexdigest() == digest else None
-
-    def _keep(self, key: str, product: bytes, log: str) -> None:
-        """Store atomically; a full disk only costs the next build."""
-        folder = self._cache / key
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, data in (
-                ("product.so", product),
-                ("log", f"{hashlib.sha256(product).hexdigest()}\n{log}".encode()),
-            ):
-                temporary = folder / f".{name}.{os.getpid()}"
-                temporary.write_bytes(data)
-                temporary.replace(folder / name)
-        except OSError:
-            return

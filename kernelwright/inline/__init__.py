@@ -13,7 +13,7 @@ from kernelwright.inline._knobs import apply_knobs
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
 from kernelwright.inline._recording import record_calls
-from kernelwright.inline._toolchain import BuildError, compiler_version
+from kernelwright.inline._toolchain import BuildError, compiler_version, header_command
 
 __all__ = [
     "ArgumentError",
@@ -29,6 +29,7 @@ __all__ = [
     "compiler_version",
     "cpp",
     "cuda",
+    "header_command",
     "parse_signatures",
     "patch_load_inline",
     "record_calls",

@@ -19,7 +19,16 @@ from typing import Any
 from kernelwright.inline._declarations import parse_signatures
 from kernelwright.inline._library import Library
 
-__all__ = ["BASE_FLAGS", "BuildError", "build_cached", "build_locally", "compiler_version", "cpp", "cpp_command"]
+__all__ = [
+    "BASE_FLAGS",
+    "BuildError",
+    "build_cached",
+    "build_locally",
+    "compiler_version",
+    "cpp",
+    "cpp_command",
+    "header_command",
+]
 
 BASE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 LOG_LIMIT = 4096
@@ -42,6 +51,12 @@ def cpp_command(compiler: str, flags: Sequence[str], source: str, out: str) -> l
     options = [flag for flag in flags if not flag.startswith("-l")]
     libraries = [flag for flag in flags if flag.startswith("-l")]
     return [compiler, *BASE_FLAGS, *options, "-o", out, source, *libraries]
+
+
+def header_command(flags: Sequence[str], source: str, out: str) -> list[str]:
+    """The command line that precompiles a header for builds with ``flags``; macros and libraries play no part."""
+    options = [flag for flag in flags if not flag.startswith(("-D", "-l"))]
+    return ["g++", *BASE_FLAGS, *options, "-x", "c++-header", "-o", out, source]
 
 
 def define_flags(defines: Mapping[str, int | float | str | bool] | None) -> tuple[str, ...]:

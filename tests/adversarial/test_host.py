@@ -39,7 +39,7 @@ ORDINARY_UID = 60998
 CANARY = "KERNELWRIGHT_CANARY"
 SECRET_VARIABLES = (CANARY, "OPENAI_API_KEY", "GITHUB_TOKEN")
 HANG_S = 20  # a verdict that takes longer will never come
-CACHE_NAMES = {"door", "fresh", "guard", "share", "noise", "products", "cpu-lane.lock", "canary-secret"}
+CACHE_NAMES = {"door", "fresh", "guard", "share", "noise", "products", "headers", "cpu-lane.lock", "canary-secret"}
 TRACES = (
     "/job",
     "/tmp/fill",

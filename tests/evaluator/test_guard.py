@@ -166,7 +166,7 @@ def test_at_most_eight_violations_are_told(guest):
 
 def test_a_red_zone_copied_from_another_block_is_no_red_zone(guest):
     (text,) = guest("carry")["violations"]
-    assert text.endswith("past the end of a block of 4000 bytes")
+    assert " past the end of a block of 4000 bytes" in text  # bytes that happen to be the right ones are not counted
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -1,0 +1,65 @@
+"""What compilers made, kept by content hash; a folder each, checked when it is read, the longest unused forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+_DATA = "product.so"
+_LOG = "log"
+
+
+class ProductCache:
+    """Products under ``root``, of ``size_bytes`` together at most when it is opened."""
+
+    def __init__(self, root: Path, size_bytes: int) -> None:
+        self._root = root
+        self._prune(size_bytes)
+
+    def load(self, key: str) -> tuple[bytes, str] | None:
+        """Product and log; None where there is none, or a damaged one."""
+        folder = self._root / key
+        try:
+            product = (folder / _DATA).read_bytes()
+            os.utime(folder / _DATA)
+            digest, _, log = (folder / _LOG).read_text().partition("\n")
+        except OSError:
+            return None
+        return (product, log) if hashlib.sha256(product).hexdigest() == digest else None
+
+    def keep(self, key: str, product: bytes, log: str) -> None:
+        """Store atomically; a full disk only costs the next build."""
+        folder = self._root / key
+        digest = hashlib.sha256(product).hexdigest()
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, data in ((_DATA, product), (_LOG, f"{digest}\n{log}".encode())):
+                temporary = folder / f".{name}.{os.getpid()}"
+                temporary.write_bytes(data)
+                temporary.replace(folder / name)
+
+    def is_first_request(self, key: str) -> bool:
+        """Whether nobody has asked for ``key`` yet; from now on somebody has."""
+        try:
+            (self._root / key).mkdir(parents=True)
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _prune(self, size_bytes: int) -> None:
+        entries = []
+        for path in self._root.glob(f"*/{_DATA}"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path.parent))
+        total = sum(size for _, size, _ in entries)
+        for _, size, folder in sorted(entries):
+            if total <= size_bytes:
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            total -= size

@@ -1,0 +1,78 @@
+"""The build service: what comes of a source does not depend on what was built before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+KERNEL = """
+// The root of every element? In place.
+{headers}
+extern "C" void root(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i++) x[i] = std::sqrt(x[i]) * M_PI;
+}
+"""
+HEADERS = "#include <cmath>\n/* and\n   the integers */\n  # include <cstdint>  // of fixed width"
+
+
+@pytest.fixture
+def build(referee):
+    """Builds each of the texts that a pattern gives for 0, 1, 2: all different, all with the same headers on top."""
+
+    def build(headers: str, *flags: str):
+        texts = [KERNEL.replace("{headers}", headers) + "\n" * n for n in range(3)]
+        request = {"language": "cpp", "flags": list(flags), "name": ""}
+        return [referee.builds.build(request, text) for text in texts]
+
+    return build
+
+
+def precompiled(referee) -> list[Path]:
+    """The precompiled headers that are kept."""
+    kept = Path(referee.settings.cache_dir).glob("headers/*/product.so")
+    return [path for path in kept if path.stat().st_size]
+
+
+@pytest.mark.parametrize("flags", [(), ("-ffast-math", "-DNDEBUG"), ("-DM_PI=3",)], ids=" ".join)
+def test_a_product_is_the_same_to_the_byte_when_its_headers_are_precompiled(build, referee, flags):
+    first, second, third = build(HEADERS, *flags)
+    assert first.product is not None
+    assert first.product == second.product == third.product
+    assert not third.cached
+    assert precompiled(referee)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "// hidden \\\n#include <cmath>\n#include <cstdint>",
+        "// hidden ??/\n#include <cmath>\n#include <cstdint>",
+        "/* seen *\\\n/ #define sqrt \n/* */ #include <cmath>\n#include <cstdint>",
+        "#ifdef NEVER\n#include <cmath>\n#endif\n#include <cstdint>",
+        "#define sqrt root_of\n#include <cmath>\n#include <cstdint>",
+    ],
+    ids=["backslash", "trigraph", "closed across lines", "condition", "definition"],
+)
+def test_headers_that_a_source_does_not_begin_with_are_never_laid_before_it(build, headers):
+    build(HEADERS, "-std=c++14")
+    outcomes = build(headers, "-std=c++14")
+    assert [outcome.product for outcome in outcomes] == [None] * 3
+    assert outcomes[0].log == outcomes[2].log
+
+
+def test_a_header_that_is_not_there_is_told_every_time(build):
+    for outcome in build("#include <no_such_header.h>\n#include <cmath>"):
+        assert outcome.product is None
+        assert "no_such_header.h" in outcome.log
+
+
+def test_a_damaged_precompiled_header_is_made_anew(build, referee):
+    before = build(HEADERS, "-O2")
+    for path in precompiled(referee):
+        path.write_bytes(b"no header")
+    after = referee.builds.build(
+        {"language": "cpp", "flags": ["-O2"], "name": ""}, KERNEL.replace("{headers}", HEADERS) + "\n\n\n\n"
+    )
+    assert after.product == before[0].product
+    assert any(path.stat().st_size > 1_000_000 for path in precompiled(referee))
