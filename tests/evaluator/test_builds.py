@@ -48,7 +48,7 @@ def test_a_product_is_the_same_to_the_byte_when_its_headers_are_precompiled(buil
     [
         "// hidden \\\n#include <cmath>\n#include <cstdint>",
         "// hidden ??/\n#include <cmath>\n#include <cstdint>",
-        "/* seen *\\\n/ #define sqrt \n/* */ #include <cmath>\n#include <cstdint>",
+        "/* seen *\\\n/ \n#if 0\n/* */ #include <cmath>\n/* */\n#endif\n#include <cstdint>",
         "#ifdef NEVER\n#include <cmath>\n#endif\n#include <cstdint>",
         "#define sqrt root_of\n#include <cmath>\n#include <cstdint>",
     ],
