@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -50,9 +49,10 @@ class LintRecords:
         text = json.dumps({"problem": problem.id, "findings": [finding.model_dump() for finding in findings]})
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-                file.write(text)
-            os.replace(file.name, path)
+            with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+                whole = Path(folder, "record")
+                whole.write_text(text, encoding="utf-8")
+                whole.replace(path)
 
     def known(self, problem: Problem, device_class: DeviceClass = "cpu") -> tuple[LintFinding, ...]:
         """All that is known without running anything: what the text shows, and what the last run found.
