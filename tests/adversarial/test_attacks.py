@@ -18,14 +18,6 @@ SCREEN_CARRIES: dict[str, str] = {
     "timing/own_protocol_loop_unwatched": "it goes the honest way for as long as it is watched, which is always",
 }
 
-# What the referee does not hold, each with the reason. Whoever closes a hole takes it off this list.
-HOLES: dict[str, str] = {}
-
-# Attacks that race the referee: who wins depends on the machine and on what else it does.
-RACES: dict[str, str] = {
-    "timing/outputs_fault_page_by_page": "some microseconds of work fit between an acknowledgement and a read",
-}
-
 # Attacks on the protocol look for its pages by these names.
 PAGES = ("memfd:reveal", "memfd:answer")
 PAGE_FINDER = f"""
@@ -44,16 +36,8 @@ ON_DEVICE = [case for case in corpus.attacks() if case.device]
 
 
 def parameters(cases):
-    """Cases as pytest parameters, named, with what is known of them."""
-    made = []
-    for case in cases:
-        marks = [pytest.mark.host_attack] if case.host else []
-        if case.name in HOLES:
-            marks.append(pytest.mark.xfail(reason=HOLES[case.name], strict=True))
-        if case.name in RACES:
-            marks.append(pytest.mark.xfail(reason=RACES[case.name], strict=False))
-        made.append(pytest.param(case, id=case.name, marks=marks))
-    return made
+    """Cases as pytest parameters, named."""
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.host_attack] if case.host else []) for case in cases]
 
 
 def explained(verdict: Verdict) -> str:
@@ -89,12 +73,10 @@ def test_an_attack_does_not_pass_without_the_screen(judges, case):
         assert_held(verdict)
 
 
-def test_the_lists_of_exceptions_are_short_and_true():
-    attacks = {case.name for case in corpus.attacks()}
+def test_the_list_of_exceptions_is_short_and_true():
     assert len(SCREEN_CARRIES) <= 10
     assert set(SCREEN_CARRIES) <= {case.name for case in corpus.attacks() if case.screen}
-    assert set(HOLES) | set(RACES) <= attacks
-    assert all((*SCREEN_CARRIES.values(), *HOLES.values(), *RACES.values()))
+    assert all(SCREEN_CARRIES.values())
 
 
 def test_attacks_on_the_protocol_find_its_pages(judges):

@@ -19,7 +19,7 @@ extern "C" void scaled_add(const float* x, const float* y, float* out, int64_t n
   for (int64_t i = 0; i < n; i++) out[i] = y[i] + alpha * x[i];
 }
 """
-lib = cpp(SOURCE)
+lib = cpp(SOURCE, flags=("-O1",))
 
 
 @torch.library.custom_op("honest::scaled_add", mutates_args=())
@@ -32,6 +32,9 @@ def scaled_add(x: torch.Tensor, y: torch.Tensor, alpha: float) -> torch.Tensor:
 @scaled_add.register_fake
 def _(x, y, alpha):
     return torch.empty_like(y)
+
+
+scaled_add(torch.zeros(1), torch.zeros(1), 1.0)  # the first call imports what torch has for such operators
 
 
 class ModelNew(nn.Module):
