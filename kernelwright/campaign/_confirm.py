@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kernelwright.agents import Attempt
+from kernelwright.errors import MachineError
 from kernelwright.records import Candidate, Evaluation
 
 CONFIRMATIONS = 2  # the winner, and the runner-up where the winner does not hold
@@ -39,6 +40,9 @@ def choose_winner(
         baseline: whose speedup decides.
         confirm: confirms a candidate and stores the result; returns its id and evaluation.
         load: a stored evaluation by id, for attempts that carry no timing and so need no confirmation.
+
+    Raises:
+        MachineError: the first confirmation could not be had.
     """
     ranked = ranking(attempts, baseline)
     if not ranked:
@@ -48,7 +52,12 @@ def choose_winner(
     confirmed: list[tuple[float, str, Evaluation]] = []
     refusals: list[str] = []
     for attempt in ranked[:CONFIRMATIONS]:
-        evaluation_id, evaluation = confirm(attempt.candidate)
+        try:
+            evaluation_id, evaluation = confirm(attempt.candidate)
+        except MachineError:
+            if confirmed:  # what was confirmed is not lost to a disturbance of the runner-up
+                break
+            raise
         if not evaluation.verdict.passed:
             refusals.append(f"{attempt.candidate.sha256[:12]}: {evaluation.verdict.reason}")
             continue

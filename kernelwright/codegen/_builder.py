@@ -41,7 +41,7 @@ class Builder:
     def unique(self, name: str) -> str:
         """A name that no other value has."""
         name = "".join(c if c.isalnum() else "_" for c in name) or "value"
-        name = f"{name}_" if name in _WORDS or name[0].isdigit() else name
+        name = f"t{name}" if name[0].isdigit() else f"{name}_" if name in _WORDS else name
         count = self._taken.get(name, 0)
         self._taken[name] = count + 1
         return name if count == 0 else self.unique(f"{name}_{count}")

@@ -50,9 +50,9 @@ def constructor(source: str) -> Constructor:
 
 
 def _methods(cls: ast.ClassDef) -> list[ast.FunctionDef]:
-    """``__init__`` and the methods that it calls, transitively."""
+    """``__init__``, special methods (``self[0]`` calls one), and the methods that these call, transitively."""
     methods = {n.name: n for n in cls.body if isinstance(n, ast.FunctionDef)}
-    wanted, queue = set(), ["__init__"]
+    wanted, queue = set(), [name for name in methods if name.startswith("__") and name.endswith("__")]
     while queue:
         name = queue.pop()
         if name in methods and name not in wanted:

@@ -12,7 +12,7 @@ from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._drawer import Drawer
 from kernelwright.evaluator._pool import Pool, Source
 from kernelwright.evaluator._side import Side
-from kernelwright.evaluator._timing import Comparison, Plan, Turns, plan
+from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns, plan
 from kernelwright.evaluator._truth import CheckSet, is_structured
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import Problem
@@ -122,8 +122,10 @@ class Clockwork:
     # ------------------------------------------------------------------------------------------ turns
 
     @contextlib.contextmanager
-    def turns(self, sides: list[Side], check_set: CheckSet) -> Iterator[Turns]:
-        """Turns of ``sides``. A compile baseline that fails its first call is taken out of ``sides``.
+    def turns(self, sides: list[Side], check_set: CheckSet, read_times: ReadTimes) -> Iterator[Turns]:
+        """Turns of ``sides``, the candidate first; ``read_times`` goes on counting.
+
+        A compile baseline that fails its first call is taken out of ``sides``.
 
         Raises:
             WorkerFailed: another side failed; ``worker`` names it.
@@ -152,6 +154,7 @@ class Clockwork:
                 pool,
                 plan_,
                 comparison,
+                read_times,
                 reserve=check_set.reserve,
                 probing=not (self._problem.meta.tolerance.reduced_precision or settings.allow_precision),
                 null_ms=null_ms,

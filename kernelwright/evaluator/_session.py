@@ -559,7 +559,7 @@ class ProblemSession:
     ) -> Iterator[Turns]:
         """The clockwork's turns, with failures of workers told apart by whose they are."""
         try:
-            with self._clockwork.turns(sides, check_set) as turns:
+            with self._clockwork.turns(sides, check_set, progress.read_times) as turns:
                 yield turns
         except WorkerFailed as failed:
             self._refuse(failed, side, stage, progress)

@@ -223,6 +223,11 @@ def disturbed(control: LogInterval, noise: float) -> bool:
 # ------------------------------------------------------------------------------------------------------ latency
 
 
+def binomial_tail(hits: int, trials: int, share: float) -> float:
+    """The probability of ``hits`` or more in ``trials`` independent trials that each hit with probability ``share``."""
+    return sum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(hits, trials + 1))
+
+
 def latency_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """Median of latencies with its distribution-free interval by order statistics (extremes where samples are few).
 

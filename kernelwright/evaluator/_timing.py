@@ -23,6 +23,7 @@ from kernelwright.evaluator._clock import OutputClaim, Window
 from kernelwright.evaluator._judging import compare_layout, judge_probe, judge_trial
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._statistics import binomial_tail
 from kernelwright.evaluator._truth import Trial, is_normal
 from kernelwright.records import Status, TimingSample
 
@@ -37,7 +38,8 @@ _STRAY = 2.0  # a timed output may stray this many times the budget of a check: 
 _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
 _SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
 _SLOW_READ_NS = 5_000.0
-_LEAST_READ_TIMES = 24
+_SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
+_SURELY = 1e-4
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 
 
@@ -162,6 +164,29 @@ def alike_in_size(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return True
 
 
+class ReadTimes:
+    """How long a candidate's outputs take to be read, beside the reference's, over all turns of its judgement.
+
+    Outputs that take long were not there yet: whoever returns such a thing computes while it is read. A disturbed
+    machine makes some turns slow as well, so that it is the share of slow turns that tells.
+    """
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._slow = 0
+
+    def wrong(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
+        """Count one turn, the candidate's window and the reference's; a status once slow turns are surely too many."""
+        size, other = (sum(c.data.size for c in next(iter(w.outputs.values()), ())) for w in (ours, theirs))
+        expected = float(np.median(theirs.reads_ns)) * max(size / max(other, 1), 1.0)
+        self._turns += 1
+        self._slow += float(np.median(ours.reads_ns)) > _SLOW_READ * expected + _SLOW_READ_NS
+        if binomial_tail(self._slow, self._turns, _SLOW_TURNS) >= _SURELY:
+            return None
+        reason = "its outputs take far longer to read than the reference's: they were not yet there"
+        return Status.REWARD_HACK, f"{reason} ({self._slow} of {self._turns} turns)"
+
+
 class Turns:
     """Takes turns of ``sides`` over ``pool``. ``sides[0]`` is the candidate; ``eager`` is what it is compared with."""
 
@@ -171,6 +196,7 @@ class Turns:
         pool: Pool,
         plan: Plan,
         comparison: Comparison,
+        read_times: ReadTimes,
         *,
         reserve: Sequence[Trial] = (),
         probing: bool = True,
@@ -188,7 +214,7 @@ class Turns:
         self._null_ms = null_ms
         self._call_timeout_s = call_timeout_s
         self._rng = np.random.default_rng(secrets.randbits(128))
-        self._reads: tuple[list[float], list[float]] = ([], [])  # ns of reads, candidate's and twin's, for equal sizes
+        self._read_times = read_times
 
     def turn(self, pair: int, process: int, phase: Literal["search", "confirm", "control"]) -> Turn:
         """One turn.
@@ -256,22 +282,7 @@ class Turns:
             wrong = self._comparison.wrong(claims, theirs[call], self._pool.label(int(slots[call])))
             if wrong is not None:
                 return wrong
-        return self._slow_to_read(windows[self._sides[0].name], windows["eager"])
-
-    def _slow_to_read(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
-        """Outputs that take long to read were not there yet: whoever returns such a thing computes while it is read."""
-        for times, window in zip(self._reads, (ours, theirs), strict=True):
-            times += window.reads_ns.tolist()
-        size, other = (sum(c.data.size for c in next(iter(w.outputs.values()), ())) for w in (ours, theirs))
-        if len(self._reads[0]) < _LEAST_READ_TIMES:
-            return None
-        expected = float(np.median(self._reads[1])) * max(size / max(other, 1), 1.0)
-        if float(np.median(self._reads[0])) > _SLOW_READ * expected + _SLOW_READ_NS:
-            return (
-                Status.REWARD_HACK,
-                "its outputs take far longer to read than the reference's: they were not yet there",
-            )
-        return None
+        return self._read_times.wrong(windows[self._sides[0].name], windows["eager"])
 
 
 @contextlib.contextmanager

@@ -77,6 +77,17 @@ def test_a_winner_that_is_not_faster_after_all_is_compared_with_the_runner_up(se
     assert row.speedup["eager"].median == 0.9
 
 
+def test_a_disturbed_confirmation_of_the_runner_up_loses_nothing(settings, store):
+    def disturb(point: str) -> None:
+        if point == "judging v2 True":
+            raise MachineError("too busy")
+
+    referee = FakeReferee(SPEEDUPS, confirmed_speedups={"v1": 0.9}, point=disturb)
+    row = run(settings, store, referee, PROBLEMS[:1]).rows[0]
+    assert row.speedup["eager"].median == 0.9
+    assert [word for _, word, confirm in referee.judged if confirm] == ["v1"]
+
+
 def test_nothing_is_published_when_the_confirmation_refuses_both(settings, store):
     statuses = {"v1 confirmed": Status.QUARANTINED, "v2 confirmed": Status.QUARANTINED}
     result = run(settings, store, FakeReferee(SPEEDUPS, statuses=statuses), PROBLEMS[:1])

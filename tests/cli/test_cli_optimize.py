@@ -228,7 +228,7 @@ class Held:
 
     def end(self) -> tuple[int, str, str]:
         os.close(self._go)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=240)
         return self.process.returncode, out, err
 
 
@@ -244,7 +244,7 @@ def test_a_signal_finishes_what_is_in_flight_and_prints_how_to_resume(tmp_path, 
     assert "stopping after the work in flight" in err
     assert f"resume with: kernelwright resume {data['run']}" in err
     resumed = start(tmp_path, "resume", data["run"], "--json")
-    out, err = resumed.communicate(timeout=60)
+    out, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err
     assert "round 2/3" not in err, "the evaluation in flight was finished and is not repeated"
     assert "round 3/3" in err
@@ -270,9 +270,9 @@ def test_kill_9_and_resume(tmp_path):
     held.process.kill()
     assert held.end()[0] == -signal.SIGKILL
     check = start(tmp_path, "store", "check", "--json")
-    assert json.loads(check.communicate(timeout=60)[0])["ok"]
+    assert json.loads(check.communicate(timeout=240)[0])["ok"]
     resumed = start(tmp_path, "resume", "last")
-    out, err = resumed.communicate(timeout=60)
+    out, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err
     assert "round 1/3" not in err
     assert "round 2/3" in err

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +59,9 @@ confirm_pairs = 5
 confirm_max_pairs = 5
 check_trials = 2
 pool_bytes = "16MiB"
-"""
+noise_bound = 0.3
+"""  # tests run on busy machines, where a control strays far
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +87,7 @@ def kernelwright(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def result(folder: Path, *words: str, code: int = 0) -> dict:
     with kernelwright(folder, *words, "--json") as process:
-        out, err = process.communicate(timeout=280)
+        out, err = process.communicate(timeout=840)
     assert process.returncode == code, err + out
     return json.loads(out)
 
@@ -97,11 +101,11 @@ def killed_and_resumed(place):
             lines.append(process.stderr.readline())
             assert lines[-1], "".join(lines)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert process.returncode == -signal.SIGKILL
     assert result(place, "store", "check")["ok"]
     with kernelwright(place, "resume", "last", "--json") as resumed:
-        out, err = resumed.communicate(timeout=280)
+        out, err = resumed.communicate(timeout=840)
     assert resumed.returncode == 0, err
     return json.loads(out), err
 
@@ -188,7 +192,7 @@ def test_the_exported_kernel_matches_the_reference_without_kernelwright(place, k
         cwd=place,
         env=environment,
         check=False,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("(True")
@@ -203,7 +207,7 @@ def test_a_live_module_becomes_a_drop_in(place):
         "model = torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(96)).eval()\n"
         "x = torch.randn(64, 96)\n"
         "settings = Settings.load(config_file=Path('kernelwright.toml'))\n"
-        "fast = kernelwright.optimize(model, (x,), settings=settings, rounds=1)\n"
+        "fast = kernelwright.optimize(model, (x,), settings=settings, rounds=1, noise_bound=0.014)\n"
         "with torch.no_grad():\n"
         "    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)\n"
         "    torch.testing.assert_close(fast(x[:3]), model(x[:3]), rtol=1e-4, atol=1e-4)\n"
@@ -223,11 +227,14 @@ def test_a_live_module_becomes_a_drop_in(place):
         cwd=place,
         env=environment,
         check=False,
-        timeout=280,
+        timeout=840,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in {"True", "False"}
     assert done.stdout.strip() == "False" or "no faster kernel" in done.stderr
+    with contextlib.closing(sqlite3.connect(place / "api.db")) as store:
+        found = [status for (status,) in store.execute("select status from evaluations")]
+    assert "PASSED" in found
 
 
 @needs_tools

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelwright.codegen._size import Affine, Loop, Size, contiguous_strides, delinearise, linearise, product, refine
@@ -19,6 +19,7 @@ def test_refine_finds_the_common_grid():
     assert refine([S(1), S(5)], [S(5), S(1)]) == [S(5)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(2, 5), min_size=1, max_size=4), st.data())
 def test_delinearise_inverts_linearise(shape, data):
     sizes = [S(n) for n in shape]

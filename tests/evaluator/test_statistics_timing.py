@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from kernelwright.evaluator import _statistics as statistics
+from kernelwright.evaluator._clock import OutputClaim, Window
+from kernelwright.evaluator._timing import ReadTimes
+from kernelwright.records import Status
 
 
 def noisy_pairs(rng, shape, deviation=0.025):
@@ -221,3 +224,42 @@ def test_latency_interval_covers_the_median():
     samples = rng.lognormal(0, 0.3, (800, 24))
     covered = [low <= 1.0 <= high for _, low, high in map(statistics.latency_interval, samples)]
     assert np.mean(covered) >= 0.95
+
+
+# ------------------------------------------------------------------------------------------------ reads
+
+
+def test_binomial_tail_is_exact():
+    assert statistics.binomial_tail(0, 5, 0.3) == pytest.approx(1.0)
+    assert statistics.binomial_tail(2, 3, 0.5) == pytest.approx(0.5)
+    assert statistics.binomial_tail(7, 7, 0.25) == pytest.approx(0.25**7)
+    assert statistics.binomial_tail(4, 3, 0.5) == 0.0
+
+
+def window(read_us: float, elements: int = 1000) -> Window:
+    claim = OutputClaim("float32", (elements,), (1,), np.zeros(4 * elements, dtype=np.uint8))
+    return Window(np.full(100, 1000), {3: (claim,), 8: (claim,)}, np.array([read_us, read_us]) * 1000)
+
+
+def turns_until_refused(slow, most: int = 60) -> int | None:
+    """Turns until reads are too slow: 40 us where ``slow(turn)``, else 10 us, which the reference's take."""
+    reads = ReadTimes()
+    for turn in range(most):
+        wrong = reads.wrong(window(40.0 if slow(turn) else 10.0), window(10.0))
+        if wrong is not None:
+            assert wrong[0] is Status.REWARD_HACK
+            return turn + 1
+    return None
+
+
+def test_outputs_that_are_slow_to_read_are_refused_however_the_machine_is():
+    assert turns_until_refused(lambda turn: True) == 7
+    assert turns_until_refused(lambda turn: turn % 6 != 5) == 10
+    assert turns_until_refused(lambda turn: turn % 2 == 0) == 49
+    assert turns_until_refused(lambda turn: turn % 4 == 3, most=240) is None
+
+
+def test_reads_of_larger_outputs_may_take_longer_in_proportion():
+    reads = ReadTimes()
+    assert all(reads.wrong(window(45.0, 4000), window(10.0, 1000)) is None for _ in range(60))
+    assert any(reads.wrong(window(95.0, 4000), window(10.0, 1000)) is not None for _ in range(60))

@@ -35,7 +35,7 @@ def framed(body):
 
 
 @given(objects)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_what_is_sent_is_received(message):
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -44,7 +44,7 @@ def test_what_is_sent_is_received(message):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_garbage_is_a_protocol_error_or_an_object(data):
     try:
         message, fds = receive_raw(data)
@@ -55,7 +55,7 @@ def test_garbage_is_a_protocol_error_or_an_object(data):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_a_garbage_body_is_a_protocol_error_or_an_object(body):
     try:
         message, _ = receive_raw(framed(body))
