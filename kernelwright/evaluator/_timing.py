@@ -41,6 +41,11 @@ _SLOW_READ_NS = 5_000.0
 _SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
 _SURELY = 1e-4
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
+# So many indices, or their share, may differ in so many outputs of a process: a tie among the eight largest of 256
+# values comes once in about 2,300 outputs, and one tie can make two differences. Three in 75 outputs: 6e-6.
+_TIED = 2
+_TIED_SHARE = 0.05
+_TIED_OUTPUTS = 2
 
 
 class Plan(NamedTuple):
@@ -92,6 +97,7 @@ class Comparison:
         self._limits: dict[tuple[str, int], tuple[float, float]] = {}  # norm and maximum of a scale
         self.tolerance_scale = tolerance_scale
         self._random = random
+        self._tied_outputs = 0
 
     def wrong(
         self, claims: Sequence[OutputClaim], others: Sequence[OutputClaim], label: str
@@ -115,14 +121,23 @@ class Comparison:
             return alike_in_size(ours, theirs)
         trial = self._trials.get(label, self._first)
         if spec.dtype not in wire.FLOATS:
-            ties = trial.truths[j].rule is not None and not is_normal(
-                label
-            )  # equal values: any of their indices is right
-            return ties or not ours.size or bool(np.mean(ours != theirs) <= _FLIPS)
+            return self._same_numbers(ours, theirs, is_index=trial.truths[j].rule is not None, label=label)
         normal = is_normal(label)
         allowed = _STRAY * budget.tolerance(trial.reduction, self.tolerance_scale, distribution_is_normal=normal)
         norm, largest = self._scale(trial, j)
         return _within(ours, theirs, allowed * budget.spread(ours.size) * norm, 40.0 * allowed * largest)
+
+    def _same_numbers(self, ours: np.ndarray, theirs: np.ndarray, *, is_index: bool, label: str) -> bool:
+        """Whether integers agree. Of equal values any index is right, but they are rare in normal data."""
+        if is_index and not is_normal(label):
+            return True
+        different = int(np.count_nonzero(ours != theirs))
+        if different <= _FLIPS * ours.size:
+            return True
+        if not is_index or different > max(_TIED, _TIED_SHARE * ours.size):
+            return False
+        self._tied_outputs += 1
+        return self._tied_outputs <= _TIED_OUTPUTS
 
     def _scale(self, trial: Trial, j: int) -> tuple[float, float]:
         key = trial.distribution, j

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator._clock import OutputClaim, Window
-from kernelwright.evaluator._timing import ReadTimes
+from kernelwright.evaluator._timing import Comparison, ReadTimes
+from kernelwright.evaluator._wire import TensorSpec
 from kernelwright.records import Status
 
 
@@ -263,3 +265,34 @@ def test_reads_of_larger_outputs_may_take_longer_in_proportion():
     reads = ReadTimes()
     assert all(reads.wrong(window(45.0, 4000), window(10.0, 1000)) is None for _ in range(60))
     assert any(reads.wrong(window(95.0, 4000), window(10.0, 1000)) is not None for _ in range(60))
+
+
+# ------------------------------------------------------------------------------------------------ indices
+
+
+def outputs_until_refused(different: int, of: int = 256, *, rule: str | None = "argmax", label: str = "normal"):
+    """Outputs, of which each has so many numbers that are not the reference's, until one is refused."""
+    trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=rule)])
+    spec = TensorSpec("", "int64", (of,), (1,))
+    comparison = Comparison([spec], [trial], 1.0, random=False)
+    theirs = np.arange(of)
+    ours = np.where(np.arange(of) < different, theirs + 1, theirs)
+    claims = [(OutputClaim("int64", (of,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
+    return next((n for n in range(1, 60) if comparison.wrong(*claims, label) is not None), None)
+
+
+@pytest.mark.parametrize(
+    ("case", "refused_at"),
+    [
+        ({"different": 1}, None),  # 0.4%
+        ({"different": 2}, 3),  # a tie, twice
+        ({"different": 14}, 1),
+        ({"different": 1, "of": 1}, 3),
+        ({"different": 3, "of": 40}, 1),
+        ({"different": 2, "rule": None}, 1),
+        ({"different": 200, "label": "constant_rows"}, None),
+    ],
+    ids=str,
+)
+def test_ties_of_indices_are_rare(case, refused_at):
+    assert outputs_until_refused(**case) == refused_at
