@@ -157,6 +157,7 @@ class Door:
             if code == _DONE:
                 break
             if code != _PENDING:
+                client.check_alive("forward")  # of one that has died no output can be read
                 failure = _bad_output(code, tables[progress.reads], outputs, self._claimed_outputs())
                 raise WorkerFailed(failure, client.name)
             if progress.next != at:

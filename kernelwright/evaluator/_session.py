@@ -456,8 +456,10 @@ class ProblemSession:
     def _floor(self, check_set: truth.CheckSet, progress: Progress) -> None:
         """Refuse a time that is less than merely reading the inputs takes."""
         assert progress.timing is not None
-        floor_ms = self._clockwork.floor_ms(check_set) * FLOOR_SHARE / self._settings.threads
-        latency = progress.timing.latency_ms
+        latency, share = progress.timing.latency_ms, FLOOR_SHARE / self._settings.threads
+        if latency.high >= share * self._clockwork.floor_ms(check_set):
+            return
+        floor_ms = share * self._clockwork.floor_ms(check_set, anew=True)
         if latency.high < floor_ms:
             reason = f"{latency.median:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
             progress.timing = None

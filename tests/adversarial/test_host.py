@@ -37,8 +37,9 @@ CASES = tuple(case for case in corpus.attacks() if case.host)
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY_UID = 60998
 CANARY = "KERNELWRIGHT_CANARY"
+pytestmark = pytest.mark.timeout(900)  # minutes, on a slow machine
 SECRET_VARIABLES = (CANARY, "OPENAI_API_KEY", "GITHUB_TOKEN")
-HANG_S = 20  # a verdict that takes longer will never come
+HANG_S = 60  # a verdict that takes longer will never come
 CACHE_NAMES = {"door", "fresh", "guard", "share", "noise", "products", "headers", "cpu-lane.lock", "canary-secret"}
 TRACES = (
     "/job",
@@ -94,7 +95,7 @@ def drive(cache_dir: str) -> None:
             "cache_dir": cache_dir,
             "looks": (8,),
             "window_ms": 0.5,
-            "call_timeout_s": 1.5,
+            "call_timeout_s": 4.0,
             "memory_bytes": 768 << 20,
         },
         env={},
@@ -210,7 +211,7 @@ def _drive_as(identity: str, base: Path) -> Drive:
     process = subprocess.Popen(
         [*command, __file__, str(cache)], env=environment, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    output, errors = process.communicate(timeout=280)
+    output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors.decode()[-2000:]
     lines = [json.loads(line) for line in output.splitlines()]
     if "unavailable" in lines[-1]:

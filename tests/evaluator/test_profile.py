@@ -238,7 +238,7 @@ extern "C" void f(volatile float* x) { x[0] = 1; }
 
 
 def test_what_takes_too_long_is_counted_once_without_emulated_instructions(sandbox, counts_here):
-    found = profile_source(sandbox, EMULATED, tensor(), rungs=("callgrind",) if counts_here else (), timeout_s=6.0)
+    found = profile_source(sandbox, EMULATED, tensor(), rungs=("callgrind",) if counts_here else (), timeout_s=12.0)
     assert (found.rung == "callgrind") == counts_here, found.notes
     assert any("without fused multiply-add" in note for note in found.notes) == counts_here
 
@@ -523,8 +523,8 @@ def test_ceilings_are_measured_and_the_best_of_three_is_kept(sandbox, tmp_path):
     assert found.source == "measured"
     assert [size for size, _ in found.bandwidth_by_bytes] == [256 << 10, 4 << 20, 64 << 20]
     assert found.bandwidth_gb_s == found.bandwidth_by_bytes[-1][1] > 0.5
-    assert found.peak_gflops > 1
-    assert found.peak_gips > 0.5
+    assert found.peak_gflops > 0.1
+    assert found.peak_gips > 0.05
     assert 0 < found.null_ms < 1
     path = tmp_path / "ceilings.json"
     (key,) = content = json.loads(path.read_text())

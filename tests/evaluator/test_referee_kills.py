@@ -28,6 +28,7 @@ from kernelwright.evaluator import Referee, _client
 from kernelwright.records import Candidate, Evaluation, Status
 from kernelwright.store import Store
 
+pytestmark = pytest.mark.timeout(900)  # minutes, on a slow machine
 KILLS = int(os.environ.get("KERNELWRIGHT_KILLS", "18"))
 OWNER_KILLS = max(KILLS // 10, 3)
 QUICK = {"looks": (4,), "window_ms": 0.2, "check_trials": 1, "sandbox": "auto", "memory_bytes": 1 << 30}
