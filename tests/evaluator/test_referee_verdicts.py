@@ -6,7 +6,10 @@ import math
 
 import pytest
 from referee_candidates import KERNEL, RIGHT, TRITON, candidate
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator._timing import Turns
 from kernelwright.records import Candidate, Stage, Status
 
 
@@ -131,6 +134,25 @@ def test_idling_once_checked_is_seen_while_timed(judge_softmax, softmax, monkeyp
     for stage in ("_check", "_own_kernels"):
         monkeypatch.setattr(type(softmax), stage, lambda *arguments, **options: None)
     refused(judge_softmax(candidate("y.zero_()")), Status.INCORRECT_NUMERICAL, "time")
+
+
+def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monkeypatch):
+    """All that would notice a kernel which reads nothing is switched off, but for the floor; honest ones clear it."""
+    wide = make_problem(SOFTMAX_PROBLEM.replace("64", "2048"), "wide")
+    idle = (
+        "class ModelNew(nn.Module):\n    y = torch.zeros(2048, 512)\n    def forward(self, x):\n        return self.y\n"
+    )
+    settings = referee.settings.with_values(looks=(24,))  # with fewer, one disturbed window may hide it
+    with Referee(settings) as own, own.open(wide, baselines=("eager",)) as session:
+        evaluation = session.judge(Candidate(problem_id=wide.id, source=RIGHT, backend="cpp"))
+        assert evaluation.verdict.passed, evaluation.verdict.reason
+        for stage in ("_check", "_own_kernels"):
+            monkeypatch.setattr(type(session), stage, lambda *arguments, **options: None)
+        for look in ("_compare", "_judge_reserve"):
+            monkeypatch.setattr(Turns, look, lambda *arguments: None)
+        evaluation = session.judge(Candidate(problem_id=wide.id, source=f"{RIGHT}\n\n{idle}", backend="cpp"))
+    verdict = refused(evaluation, Status.QUARANTINED, "floor")
+    assert "less than reading the inputs takes" in verdict.reason
 
 
 def test_a_kernel_that_does_not_compile(judge_softmax):
