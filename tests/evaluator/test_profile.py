@@ -523,8 +523,8 @@ def test_ceilings_are_measured_and_the_best_of_three_is_kept(sandbox, tmp_path):
     assert found.source == "measured"
     assert [size for size, _ in found.bandwidth_by_bytes] == [256 << 10, 4 << 20, 64 << 20]
     assert found.bandwidth_gb_s == found.bandwidth_by_bytes[-1][1] > 0.5
-    assert found.peak_gflops > 0.1
-    assert found.peak_gips > 0.05
+    assert found.peak_gflops > 1
+    assert found.peak_gips > 0.5
     assert 0 < found.null_ms < 1
     path = tmp_path / "ceilings.json"
     (key,) = content = json.loads(path.read_text())
