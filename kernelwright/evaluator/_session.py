@@ -55,6 +55,7 @@ _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less
 _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
 _GHOST_TRIALS = 3
+_FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
@@ -454,14 +455,20 @@ class ProblemSession:
             progress.artifacts["profile"] = error.message
 
     def _floor(self, check_set: truth.CheckSet, progress: Progress) -> None:
-        """Refuse a time that is less than merely reading the inputs takes."""
+        """Refuse a time that is less than merely reading the inputs takes.
+
+        Noise only ever adds to a time, so that the median decides: the upper bound of an idle kernel may well lie
+        above the floor on a disturbed machine.
+        """
         assert progress.timing is not None
-        latency, share = progress.timing.latency_ms, FLOOR_SHARE / self._settings.threads
-        if latency.high >= share * self._clockwork.floor_ms(check_set):
-            return
-        floor_ms = share * self._clockwork.floor_ms(check_set, anew=True)
-        if latency.high < floor_ms:
-            reason = f"{latency.median:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
+        latency_ms, share = progress.timing.latency_ms.median, FLOOR_SHARE / self._settings.threads
+        floor_ms = share * self._clockwork.floor_ms(check_set)
+        for _ in range(_FLOOR_TRIES):
+            if latency_ms >= floor_ms:
+                return
+            floor_ms = share * self._clockwork.floor_ms(check_set, anew=True)
+        if latency_ms < floor_ms:
+            reason = f"{latency_ms:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
             progress.timing = None
             raise Refused(Status.QUARANTINED, "floor", reason)
 
@@ -480,7 +487,7 @@ class ProblemSession:
                 )
                 for name in self._timed_baselines()
             }
-            while any(test.decision is None for test in tests.values()):
+            while progress.read_times.doubtful or any(test.decision is None for test in tests.values()):
                 latency = self._turn(turns, pair, 0, "search", progress)
                 for name, test in tests.items():
                     test.add(math.log(latency[name] / latency["candidate"]))

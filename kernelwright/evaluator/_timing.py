@@ -190,6 +190,11 @@ class ReadTimes:
         self._turns = 0
         self._slow = 0
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether most turns were slow: an honest candidate's share sinks as turns are added, any other is refused."""
+        return 2 * self._slow > self._turns
+
     def wrong(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
         """Count one turn, the candidate's window and the reference's; a status once slow turns are surely too many."""
         size, other = (sum(c.data.size for c in next(iter(w.outputs.values()), ())) for w in (ours, theirs))

@@ -23,6 +23,7 @@ from kernelwright.records import DeviceClass, InputDomain, KnobValue, Problem, s
 from kernelwright.sandbox import SharedMemory
 
 _MONTE_CARLO_RUNS = 8
+_RUNS_OF_FEW = 4  # times as many for few numbers, whose scale no others steady: of 8 runs it is half of itself in 2%
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
 WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
 RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
@@ -299,13 +300,13 @@ class OracleSession:
     def _probes(self, variant: Variant, at: int) -> list[Trial]:
         """Pairs of trials that differ only below the precision of TF32 and narrower, one float32 input at a time."""
         trials: list[Trial] = []
-        few = sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
         for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.dtype != "float32":
                 continue
             first = self._compose(variant, distributions.distributions_for(domain)[0])
             x = read_tensor(first, spec)
-            directions = self._directions(variant, first, position) if few and variant.plan.plain else None
+            few = has_few_numbers(variant) and variant.plan.plain
+            directions = self._directions(variant, first, position) if few else None
             coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high, directions)
             second = first.copy()
             write_tensor(first, spec, coded)
@@ -320,11 +321,12 @@ class OracleSession:
         return self._collect(reply)[0]
 
     def _truth(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
+        runs = _MONTE_CARLO_RUNS if is_normal(distribution) else _MONTE_CARLO_RUNS // 2
         reply = self._ask(
             "truth",
             variant,
             data,
-            runs=_MONTE_CARLO_RUNS if distribution in _NORMAL else _MONTE_CARLO_RUNS // 2,
+            runs=runs * _RUNS_OF_FEW if has_few_numbers(variant) else runs,
             seed=_seed_of(variant, data),
             unit_roundoff=self._unit_roundoff(variant),
         )
@@ -457,6 +459,11 @@ def _distributions_of(variant: Variant) -> list[str]:
 def is_normal(distribution: str) -> bool:
     """Whether outputs on inputs of a distribution are judged without the wider tails."""
     return distribution in _NORMAL
+
+
+def has_few_numbers(variant: Variant) -> bool:
+    """Whether the float outputs are so few numbers that nothing averages out over them."""
+    return sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
 
 
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:

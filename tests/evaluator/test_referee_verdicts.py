@@ -9,7 +9,7 @@ from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator._timing import Turns
+from kernelwright.evaluator._timing import ReadTimes, Turns
 from kernelwright.records import Candidate, Stage, Status
 
 
@@ -142,7 +142,7 @@ def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monk
     idle = (
         "class ModelNew(nn.Module):\n    y = torch.zeros(2048, 512)\n    def forward(self, x):\n        return self.y\n"
     )
-    settings = referee.settings.with_values(looks=(24,))  # with fewer, one disturbed window may hide it
+    settings = referee.settings.with_values(looks=(24,))
     with Referee(settings) as own, own.open(wide, baselines=("eager",)) as session:
         evaluation = session.judge(Candidate(problem_id=wide.id, source=RIGHT, backend="cpp"))
         assert evaluation.verdict.passed, evaluation.verdict.reason
@@ -153,6 +153,13 @@ def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monk
         evaluation = session.judge(Candidate(problem_id=wide.id, source=f"{RIGHT}\n\n{idle}", backend="cpp"))
     verdict = refused(evaluation, Status.QUARANTINED, "floor")
     assert "less than reading the inputs takes" in verdict.reason
+
+
+def test_turns_are_added_while_most_outputs_were_slow_to_read(judge_softmax, monkeypatch):
+    monkeypatch.setattr(ReadTimes, "doubtful", property(lambda reads: reads._turns < 20))
+    evaluation = judge_softmax(RIGHT)
+    assert evaluation.verdict.passed, evaluation.verdict.reason
+    assert evaluation.verdict.timing.pairs == 20  # the looks end at 12
 
 
 def test_a_kernel_that_does_not_compile(judge_softmax):

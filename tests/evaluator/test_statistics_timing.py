@@ -261,6 +261,15 @@ def test_outputs_that_are_slow_to_read_are_refused_however_the_machine_is():
     assert turns_until_refused(lambda turn: turn % 4 == 3, most=240) is None
 
 
+@pytest.mark.parametrize("slow_of_ten", [0, 4, 5, 6, 10])
+def test_whether_slow_reads_are_the_candidates_is_open_while_most_are(slow_of_ten):
+    reads = ReadTimes()
+    assert not reads.doubtful
+    for turn in range(10):
+        reads.wrong(window(40.0 if turn < slow_of_ten else 10.0), window(10.0))
+    assert reads.doubtful is (slow_of_ten > 5)
+
+
 def test_reads_of_larger_outputs_may_take_longer_in_proportion():
     reads = ReadTimes()
     assert all(reads.wrong(window(45.0, 4000), window(10.0, 1000)) is None for _ in range(60))

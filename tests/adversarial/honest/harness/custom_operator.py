@@ -19,6 +19,7 @@ extern "C" void scaled_add(const float* x, const float* y, float* out, int64_t n
   for (int64_t i = 0; i < n; i++) out[i] = y[i] + alpha * x[i];
 }
 """
+# Not vectorised, since it would be over too soon: the way through torch's dispatcher takes over 90% of the time then.
 lib = cpp(SOURCE, flags=("-O1",))
 
 
