@@ -8,6 +8,7 @@ from referee_problem_text import HEAD, TAIL
 
 from kernelwright.datasets import parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
+from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
 
 RANDOM = ProblemMeta(randomness="seeded")
@@ -58,7 +59,7 @@ def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
 
 
 def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softmax, monkeypatch):
-    def pair(session, candidate, check_set, process, progress):
+    def pair(timekeeper, candidate, check_set, process, progress):
         for role in ("candidate", "eager"):
             progress.samples.append(
                 TimingSample(role=role, process=process, pair=0, order=0, calls=4, latency_ms=1.0, phase="confirm")
@@ -66,7 +67,7 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
         control = {"control": process / 1000 - 0.002}
         return control | {"eager": 0.1 + process / 1000, **({"compile": 0.2} if process < 2 else {})}
 
-    monkeypatch.setattr(type(softmax), "_process_pair", pair)
+    monkeypatch.setattr(Timekeeper, "_process_pair", pair)
     verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp"), confirm=True).verdict
     assert verdict.passed, verdict.reason
     assert set(verdict.timing.speedup) == {"eager"}

@@ -1,0 +1,233 @@
+"""Times candidates that passed their check: turns for the search, fresh processes to confirm, a floor for both.
+
+``_timing`` takes the turns and ``_statistics`` draws the intervals; here is who is timed, how often, and what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NoReturn
+
+import numpy as np
+
+from kernelwright.config import Settings
+from kernelwright.errors import MachineError
+from kernelwright.evaluator import _statistics as statistics
+from kernelwright.evaluator._client import WorkerFailed
+from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
+from kernelwright.evaluator._noise import NoiseHistory
+from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._timing import Turns
+from kernelwright.evaluator._truth import CheckSet
+from kernelwright.evaluator._workers import CONTROL, Workers
+from kernelwright.records import Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
+
+_TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less
+_CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
+_FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
+
+Start = Callable[[Candidate, CheckSet, Progress], Side]
+Refuse = Callable[[WorkerFailed, Side, FailedStage, Progress], NoReturn]
+
+
+class Timekeeper:
+    """Times candidates of one problem beside its baselines."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        problem: Problem,
+        workers: Workers,
+        clockwork: Clockwork,
+        baselines: Sequence[str],
+        *,
+        noise: NoiseHistory,
+        start: Start,
+        refuse: Refuse,
+    ) -> None:
+        """``start``: a fresh worker that has loaded a candidate; ``refuse``: what ends it when its worker failed."""
+        self._settings = settings
+        self._problem = problem
+        self._workers = workers
+        self._clockwork = clockwork
+        self._baselines = tuple(baselines)
+        self._noise = noise
+        self._start = start
+        self._refuse = refuse
+
+    def search(self, side: Side, check_set: CheckSet, progress: Progress) -> None:
+        """The search's interval: turns of candidate and baselines until every comparison is decided."""
+        sides = [side, *(self._workers.live_twin(name, check_set) for name in self._twin_names())]
+        pair = 0
+        with self._turns(sides, check_set, side, "time", progress) as turns:
+            tests = {
+                name: statistics.SequentialTest(
+                    noise_bound=self._settings.search_noise_bound,
+                    looks=self._settings.looks,
+                    target_half_width=self._settings.target_half_width,
+                )
+                for name in self._timed_baselines()
+            }
+            while progress.read_times.doubtful or any(test.decision is None for test in tests.values()):
+                latency = self._turn(turns, pair, 0, "search", progress)
+                for name, test in tests.items():
+                    test.add(math.log(latency[name] / latency["candidate"]))
+                pair += 1
+        intervals = {name: test.interval() for name, test in tests.items()}
+        bound = self._settings.search_noise_bound
+        self._conclude(progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
+        self._floor(check_set, progress)
+
+    def confirm(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> None:
+        """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
+
+        Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
+        beyond three times the noise bound, the machine was disturbed, and all of it is void.
+
+        Raises:
+            MachineError: it was void every time.
+        """
+        for _ in range(_CONFIRM_TRIES):
+            progress.samples = [sample for sample in progress.samples if sample.phase != "confirm"]
+            values = self._process_pairs(candidate, check_set, progress)
+            control = values.pop(CONTROL)
+            eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
+            bound = self._noise.bound(eager_ms, self._settings.noise_bound)
+            for value in control:
+                self._noise.add(eager_ms, value)
+            strayed = statistics.stein_interval(control)
+            if not statistics.disturbed(strayed, bound):
+                pairs = max(len(found) for found in values.values())
+                whole = {name: statistics.stein_interval(v) for name, v in values.items() if len(v) == pairs}
+                self._conclude(progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound)
+                self._floor(check_set, progress)
+                return
+            progress.artifacts["void confirmation"] = f"control ratio {strayed.ratios()[0]:.4f}"
+        raise MachineError(
+            f"{self._problem.id}: two processes of the same code were timed {abs(strayed.estimate):.1%} apart",
+            hint="the machine is too busy for a confirmation; run it again when it is quieter",
+        )
+
+    def _process_pairs(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> dict[str, list[float]]:
+        """The log-ratios of all process pairs by baseline, and the control's."""
+        values: dict[str, list[float]] = {}
+        wanted, process = self._settings.confirm_pairs, 0
+        while process < wanted:
+            for name, value in self._process_pair(candidate, check_set, process, progress).items():
+                values.setdefault(name, []).append(value)
+            process += 1
+            if process == statistics.FIRST_PROCESS_PAIRS:
+                whole = [found for name, found in values.items() if len(found) == process and name != CONTROL]
+                needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
+                wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
+        return values
+
+    def _process_pair(
+        self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress
+    ) -> dict[str, float]:
+        side = self._start(candidate, check_set, progress)
+        sides = [side]
+        try:
+            for name in (*self._twin_names(), CONTROL):
+                sides.append(self._workers.twin(name, check_set))
+            with self._turns(sides, check_set, side, "confirm", progress) as turns:
+                names = self._timed_baselines()
+                ratios: dict[str, list[float]] = {name: [] for name in (*names, CONTROL)}
+                for pair in range(statistics.WINDOW_PAIRS_PER_PROCESS):
+                    latency = self._turn(turns, pair, process, "confirm", progress)
+                    for name in names:
+                        ratios[name].append(math.log(latency[name] / latency["candidate"]))
+                    ratios[CONTROL].append(math.log(latency["eager"] / latency[CONTROL]))
+        finally:
+            for started in sides:
+                started.end()
+        return {name: statistics.process_value(found) for name, found in ratios.items()}
+
+    @contextlib.contextmanager
+    def _turns(
+        self, sides: list[Side], check_set: CheckSet, side: Side, stage: FailedStage, progress: Progress
+    ) -> Iterator[Turns]:
+        """The clockwork's turns, with failures of workers told apart by whose they are."""
+        try:
+            with self._clockwork.turns(sides, check_set, progress.read_times) as turns:
+                yield turns
+        except WorkerFailed as failed:
+            self._refuse(failed, side, stage, progress)
+        finally:
+            for name, reason in self._clockwork.unavailable.items():
+                progress.artifacts[f"baseline {name}"] = reason
+
+    def _turn(
+        self, turns: Turns, pair: int, process: int, phase: Literal["search", "confirm"], progress: Progress
+    ) -> dict[str, float]:
+        turn = turns.turn(pair, process, phase)
+        progress.samples += turn.samples
+        if turn.wrong is not None:
+            status, reason = turn.wrong
+            if phase == "confirm":
+                raise Refused(Status.QUARANTINED, "confirm", reason)
+            raise Refused(status, "time", reason)
+        return turn.latency_ms
+
+    def _floor(self, check_set: CheckSet, progress: Progress) -> None:
+        """Refuse a time that is less than merely reading the inputs takes.
+
+        Noise only ever adds to a time, so that the median decides: the upper bound of an idle kernel may well lie
+        above the floor on a disturbed machine.
+        """
+        assert progress.timing is not None
+        latency_ms, share = progress.timing.latency_ms.median, FLOOR_SHARE / self._settings.threads
+        floor_ms = share * self._clockwork.floor_ms(check_set)
+        for _ in range(_FLOOR_TRIES):
+            if latency_ms >= floor_ms:
+                return
+            floor_ms = share * self._clockwork.floor_ms(check_set, anew=True)
+        if latency_ms < floor_ms:
+            reason = f"{latency_ms:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
+            progress.timing = None
+            raise Refused(Status.QUARANTINED, "floor", reason)
+
+    def _conclude(
+        self,
+        progress: Progress,
+        intervals: Mapping[str, statistics.LogInterval],
+        *,
+        processes: int,
+        pairs: int,
+        confirmed: bool,
+        noise_bound: float,
+    ) -> None:
+        if not intervals:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self._clockwork.unavailable.items())
+            raise MachineError(
+                f"no baseline of {self._problem.id} could be timed: {why}", hint="add the baseline eager"
+            )
+        eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
+        if eager_ms < _TIMEABLE_MS:
+            progress.note("too-small-to-time", f"the reference takes {1000 * eager_ms:.2g} us: overhead decides")
+        speedup = {}
+        for name, interval in intervals.items():
+            median, low, high = interval.ratios()
+            faster = interval.low > math.log1p(noise_bound) and eager_ms >= _TIMEABLE_MS
+            speedup[name] = Speedup(median=median, low=low, high=high, faster=faster)
+        own = [s.latency_ms for s in progress.samples if s.role == "candidate"]
+        median, low, high = statistics.latency_interval(own)
+        progress.timing = Timing(
+            latency_ms=Interval(median=median, low=low, high=high),
+            processes=processes,
+            pairs=pairs,
+            threads=self._settings.threads,
+            confirmed=confirmed,
+            noise_bound=noise_bound,
+            speedup=speedup,
+        )
+
+    def _timed_baselines(self) -> tuple[str, ...]:
+        return tuple(name for name in self._baselines if name not in self._clockwork.unavailable)
+
+    def _twin_names(self) -> tuple[str, ...]:
+        """Baselines to run; the eager reference is always there, since timed outputs are compared with its own."""
+        return ("eager", *(name for name in self._timed_baselines() if name != "eager"))
