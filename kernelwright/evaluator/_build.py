@@ -83,7 +83,7 @@ class BuildService:
     def _compile(self, key: str, command: list[str], files: Mapping[str, bytes], started: float) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"
         for _ in range(_BUILD_TRIES):
-            done = self._sandbox.run(["/bin/sh", "-c", script], files=files, limits=self._limits())
+            done = self._sandbox.run(["/bin/sh", "-c", script], files=files, limits=self._limits(), warm=True)
             if not (done.reason == "signal" or b"Killed signal" in done.stderr):
                 break
         seconds = time.monotonic() - started

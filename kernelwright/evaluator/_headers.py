@@ -71,7 +71,7 @@ class PrecompiledHeaders:
     def _make(self, key: str, text: str, command: list[str]) -> bytes:
         """The precompiled header; empty where there is none to be had, and kept so unless only this attempt failed."""
         script = ["/bin/sh", "-c", '"$@" && cat /job/header.gch', "sh", *command]
-        done = self._sandbox.run(script, files={HEADER_NAME: text.encode()}, limits=self._limits)
+        done = self._sandbox.run(script, files={HEADER_NAME: text.encode()}, limits=self._limits, warm=True)
         if done.reason in ("timeout", "oom", "signal") or b"Killed signal" in done.stderr:
             return b""
         header = b"" if done.reason or done.returncode != 0 else done.stdout  # too large, or no such header

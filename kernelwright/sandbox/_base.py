@@ -106,6 +106,7 @@ class BaseSandbox(ABC):
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         stdin: bytes = b"",
+        warm: bool = False,
     ) -> Completed:
         """See :class:`Sandbox`."""
         files = files or {}
@@ -113,7 +114,14 @@ class BaseSandbox(ABC):
         base = self.environment()
         environment = {name: base[name] for name in _BARE} | dict(env or {})
         job = Job(
-            "exec", limits or Limits(), environment, tuple(mounts), argv=tuple(argv), files=dict(files), stdin=stdin
+            "exec",
+            limits or Limits(),
+            environment,
+            tuple(mounts),
+            argv=tuple(argv),
+            files=dict(files),
+            stdin=stdin,
+            warm=warm,
         )
         running = self._start(job)
         try:
@@ -295,7 +303,7 @@ class BaseSandbox(ABC):
             parts.cleanup,
         )
         running = Running(launch, job.limits, job.name)
-        running.shake_hands(plan, job.sock)
+        running.shake_hands(plan, job.sock, parts.files)
         with self._lock:
             self._workers.add(running)
         try:
@@ -350,6 +358,7 @@ class LaunchParts:
     warm: bool = False
     guests: Callable[[], list[int]] | None = None  # None: the entry's process and its descendants
     group: Group | None = None  # where the rung makes groups itself
+    files: Sequence[int] = ()  # memory files that the plan names; they go over with it and are closed here
     cleanup: list[Callable[[], None]] = field(default_factory=list)
 
 

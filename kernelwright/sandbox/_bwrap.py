@@ -32,6 +32,7 @@ from kernelwright.sandbox._nursery import Zygote
 from kernelwright.sandbox._view import WRITABLE, View, parents
 
 _INSIDE_UID: Final = 1000
+_MOST_WARM_FILES: Final = 8  # their descriptors travel in one message with those of the groups
 _IDENTITY: Final = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
 
 
@@ -64,7 +65,8 @@ class BwrapSandbox(BaseSandbox):
 
     def launch(self, job: Job, plan: dict[str, Any], control: socket.socket, group: Group | None) -> LaunchParts:
         """See :class:`BaseSandbox`."""
-        if (zygote := self.zygote_for(job)) is not None:
+        can_be_warm = job.kind != "exec" or (not job.stdin and len(job.files) <= _MOST_WARM_FILES)
+        if can_be_warm and (zygote := self.zygote_for(job)) is not None:
             return self._launch_warm(zygote, job, plan, control)
         return self._launch_cold(job, control)
 
@@ -76,10 +78,16 @@ class BwrapSandbox(BaseSandbox):
             "writable": WRITABLE,
             "tmpfs_bytes": job.limits.tmpfs_bytes,
             "mounts": [(mount.source, mount.target or mount.source, mount.writable) for mount in job.mounts],
+            "files": list(job.files),
         }
-        with standard_streams(b"") as (_, stdout, stderr, pipes):
-            zygote.fork(control, stdout, stderr, preload=job.preload)
-        return LaunchParts(pipes, lambda: None, None, ("zygote", *self.around[1:]), warm=True)
+        files = [memory.product_memfd(data, "in") for data in job.files.values()]
+        try:
+            with standard_streams(b"") as (_, stdout, stderr, pipes):
+                zygote.fork(control, stdout, stderr, preload=job.preload)
+        except BaseException:
+            messages.close_fds(files)
+            raise
+        return LaunchParts(pipes, lambda: None, None, ("zygote", *self.around[1:]), warm=True, files=files)
 
     def _launch_cold(self, job: Job, control: socket.socket) -> LaunchParts:
         info_read, info_write = os.pipe2(os.O_CLOEXEC)

@@ -6,8 +6,9 @@ The root is a small tmpfs, read-only in the end; the host's tree is detached bef
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kernelwright.sandbox import _kernel
@@ -24,11 +25,12 @@ _PLAIN: Final = _kernel.MS_NOSUID | _kernel.MS_NODEV
 _MAX_INODES: Final = 1 << 16
 
 
-def build_root(plan: Mapping[str, Any]) -> None:
+def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     """Leave the host's file system for one of our own. Needs fresh mount and pid namespaces and CAP_SYS_ADMIN in them.
 
     Keys: ``binds`` [[host path, path]], ``links`` [[path, target]], ``directories`` [path], ``writable`` [path],
-    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]].
+    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]], ``files`` [name under /in]. What they hold is in
+    the descriptors ``files``, which are closed.
     """
     _kernel.mount("none", "/", None, _kernel.MS_REC | _kernel.MS_PRIVATE)
     _kernel.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, "size=1m,nr_inodes=8192,mode=755")
@@ -47,6 +49,8 @@ def build_root(plan: Mapping[str, Any]) -> None:
         os.makedirs(path, exist_ok=True)
     for source, target in plan["binds"]:
         _bind(source, target)
+    if files:
+        _lay_files("/in", plan["files"], files)
     for source, target, writable in plan["mounts"]:
         _bind(source, target, writable=writable)
     for path, target in plan["links"]:
@@ -65,6 +69,24 @@ def _make_devices() -> None:
         _kernel.bind(f"{_HOST}{path}", path, devices=True)
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"/dev/{name}")
+
+
+def _lay_files(directory: str, names: Sequence[str], contents: Sequence[int]) -> None:
+    """A read-only file system with copies of descriptors' contents, which are closed."""
+    sizes = [os.fstat(fd).st_size for fd in contents]
+    room = sum(size + 2 * mmap.PAGESIZE for size in sizes) + mmap.PAGESIZE
+    os.makedirs(directory, exist_ok=True)
+    _kernel.mount("tmpfs", directory, "tmpfs", _PLAIN, f"size={room},nr_inodes={_MAX_INODES},mode=755")
+    for name, fd, size in zip(names, contents, sizes, strict=True):
+        path = f"{directory}/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        out = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444)
+        done = 0
+        while done < size:
+            done += os.sendfile(out, fd, done, size - done)
+        os.close(out)
+        os.close(fd)
+    _kernel.mount("none", directory, None, _kernel.MS_REMOUNT | _kernel.MS_RDONLY | _PLAIN)
 
 
 def _bind(source: str, target: str, *, writable: bool = False) -> None:

@@ -91,8 +91,10 @@ class Running:
         self.seconds = 0.0
         self._started = 0.0
 
-    def shake_hands(self, plan: Mapping[str, Any], sock: socket.socket | None) -> None:
+    def shake_hands(self, plan: Mapping[str, Any], sock: socket.socket | None, files: Sequence[int] = ()) -> None:
         """Send the plan and the guest's socket, await ``ready``, let the guest in, and start to watch it.
+
+        ``files`` are the memory files that the plan names, in its order; they are closed here.
 
         Raises:
             SandboxError: no sandbox came up; everything made for it is gone again.
@@ -100,7 +102,7 @@ class Running:
         groups: list[int] = []
         try:
             groups = self._launch.group.open_procs() if self._launch.group is not None else []
-            self._exchange(plan, [*([sock.fileno()] if sock is not None else []), *groups])
+            self._exchange(plan, [*([sock.fileno()] if sock is not None else []), *groups, *files])
         except (messages.ProtocolError, OSError) as error:
             self._abandon()
             said = bytes(self._outputs[self._launch.pipes.stderr][-2000:]).decode(errors="replace").strip()
@@ -109,7 +111,7 @@ class Running:
             self._abandon()
             raise
         finally:
-            messages.close_fds(groups)
+            messages.close_fds([*groups, *files])
         self._started = time.monotonic()
         threading.Thread(target=self._watch, name=f"sandbox-{self._name}-{self.pid}", daemon=True).start()
 

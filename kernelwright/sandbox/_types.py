@@ -154,8 +154,11 @@ class Sandbox(Protocol):
         env: Mapping[str, str] = ...,
         limits: Limits = ...,
         stdin: bytes = ...,
+        warm: bool = ...,
     ) -> Completed:
         """Run one program to its end. ``files`` show read-only under /in; it starts in /job, an empty tmpfs.
+
+        ``warm`` lets a fork of the zygote start it, where the rung has one for programs: as confined, and sooner.
 
         Raises:
             SandboxError: the sandbox could not be set up; nothing untrusted was run.

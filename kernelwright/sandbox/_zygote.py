@@ -143,18 +143,20 @@ def _become_worker(control_fd: int, stdout: int, stderr: int, container: int | N
         plan, fds = _entry.receive_plan(control)
     except messages.ProtocolError:
         os._exit(125)
+    given, files = (1 if plan["sock"] else 0), len(plan.get("root", {}).get("files", ()))
+    groups, contents = fds[given : len(fds) - files], fds[len(fds) - files :]
     try:
-        _confine.join_groups(fds[1:])
+        _confine.join_groups(groups)
         if container is not None:
             _kernel.setns(container, _CONTAINER_NAMESPACES)
             os.close(container)
         elif isolated:
             _kernel.unshare(_WORKER_NAMESPACES)
-            _root.build_root(plan["root"])
+            _root.build_root(plan["root"], contents)
             socket.sethostname("sandbox")
     except OSError as error:
         _entry.fail(control, str(error))
-    _entry.perform(control, plan, fds[0], [])
+    _entry.perform(control, plan, fds[0] if given else None, [])
 
 
 def _report(pidfd: int, pid: int, worker: int) -> None:

@@ -21,11 +21,16 @@ def guests():
 
 
 @pytest.fixture(scope="session")
-def bwrap():
+def only_bwrap():
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     with open_sandbox("bwrap", python_paths=[GUESTS]) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def bwrap(only_bwrap):
+    return only_bwrap
 
 
 @pytest.fixture(scope="session")
