@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernelwright import inline
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._call import (
     Call,
@@ -432,7 +433,6 @@ class Runner:
         """
         import torch
 
-        from kernelwright import inline
         from kernelwright.evaluator._work import OperatorLog
 
         log = OperatorLog()
@@ -464,15 +464,11 @@ class Runner:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
 
     def _provide_builds(self) -> None:
-        from kernelwright import inline
-
         inline.set_product_provider(self._product)
         inline.patch_load_inline(self._product)
 
     def _product(self, request: Any) -> str:
         """Ask the referee for a build product; the path of a sealed shared object comes back."""
-        from kernelwright import inline
-
         source_fd = os.memfd_create("source")
         with os.fdopen(source_fd, "wb", closefd=False) as stream:
             stream.write(request.source.encode())
