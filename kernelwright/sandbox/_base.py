@@ -121,7 +121,7 @@ class BaseSandbox(ABC):
             argv=tuple(argv),
             files=dict(files),
             stdin=stdin,
-            warm=warm,
+            warm=warm and not stdin,
         )
         running = self._start(job)
         try:

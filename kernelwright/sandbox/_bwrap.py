@@ -65,8 +65,7 @@ class BwrapSandbox(BaseSandbox):
 
     def launch(self, job: Job, plan: dict[str, Any], control: socket.socket, group: Group | None) -> LaunchParts:
         """See :class:`BaseSandbox`."""
-        can_be_warm = job.kind != "exec" or (not job.stdin and len(job.files) <= _MOST_WARM_FILES)
-        if can_be_warm and (zygote := self.zygote_for(job)) is not None:
+        if len(job.files) <= _MOST_WARM_FILES and (zygote := self.zygote_for(job)) is not None:
             return self._launch_warm(zygote, job, plan, control)
         return self._launch_cold(job, control)
 

@@ -158,7 +158,8 @@ class Sandbox(Protocol):
     ) -> Completed:
         """Run one program to its end. ``files`` show read-only under /in; it starts in /job, an empty tmpfs.
 
-        ``warm`` lets a fork of the zygote start it, where the rung has one for programs: as confined, and sooner.
+        ``warm`` lets a fork of the zygote start it, where the rung has one for programs: as confined, and sooner. With
+        ``stdin`` it is started cold.
 
         Raises:
             SandboxError: the sandbox could not be set up; nothing untrusted was run.
