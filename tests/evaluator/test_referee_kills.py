@@ -30,6 +30,7 @@ from kernelwright.store import Store
 
 pytestmark = pytest.mark.timeout(900)  # minutes, on a slow machine
 KILLS = int(os.environ.get("KERNELWRIGHT_KILLS", "18"))
+BUILDERS = frozenset({"sh", "g++", "cc1plus", "as", "ld", "bwrap"})
 OWNER_KILLS = max(KILLS // 10, 3)
 QUICK = {"looks": (4,), "window_ms": 0.2, "check_trials": 1, "sandbox": "auto", "memory_bytes": 1 << 30}
 BY_OTHERS = "killed"  # what a contestant that somebody else killed is said to have been
@@ -80,7 +81,7 @@ class Killer:
 
     def _pids(self, kind: str) -> list[int]:
         if kind == "builder":
-            return [pid for pid in descendants(os.getpid()) if name_of(pid) in ("g++", "cc1plus", "as", "ld", "bwrap")]
+            return [pid for pid in descendants(os.getpid()) if name_of(pid) in BUILDERS]
         wanted = {"contestant": "candidate", "twin": "eager"}[kind]
         return [pid for name, pid in self.workers[-6:] if name == wanted and alive(pid)]
 
