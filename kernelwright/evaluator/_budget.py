@@ -207,8 +207,8 @@ def judge_output(
     non-finite value fails.
     """
     budget = tolerance(n, tolerance_scale, distribution_is_normal=distribution_is_normal)
-    value = np.asarray(candidate, dtype=np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
+        value = np.asarray(candidate, dtype=np.float64)  # a signalling NaN among hostile bytes is an invalid cast
         exact = np.where(np.abs(ref64) > _LARGEST[dtype], np.copysign(np.inf, ref64), ref64)
         reference = exact if ref_low is None else np.asarray(ref_low, dtype=np.float64)
         close = _kernelbench_allclose(value, reference, dtype)

@@ -24,6 +24,7 @@ class Judgement(NamedTuple):
     allclose: bool
 
 
+@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
 def judge_trial(
     trial: Trial, variant: Variant, claims: Sequence[OutputClaim], tolerance_scale: float
 ) -> tuple[Judgement, list[np.ndarray]]:
@@ -114,6 +115,7 @@ def compare_layout(claim: OutputClaim, spec: wire.TensorSpec, j: int, count: int
     return None
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def judge_probe(trial: Trial, partner: Trial, outputs: list[np.ndarray], partner_outputs: list[np.ndarray]) -> str:
     """The precision probe over a pair of trials; a reason where it fails, else an empty string."""
     for truth, other, value, other_value in zip(trial.truths, partner.truths, outputs, partner_outputs, strict=True):

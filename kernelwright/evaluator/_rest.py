@@ -3,7 +3,8 @@
 A worker that is done with its calls waits in the door's library, where acknowledging and waiting are one function.
 While it is frozen the kernel shows where each of its tasks was stopped (``/proc/<pid>/task/<tid>/syscall``, see
 proc_pid_syscall(5)); the worker cannot notice that anybody looked. One that stands elsewhere speaks the door's protocol
-itself, works ahead, or has left threads behind.
+itself, works ahead, or has left threads behind. The door makes no system calls where anybody watches (see ``Side``), so
+that one in the middle of a call is not at the door either.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ class Watch:
     def complaint(self) -> str:
         """Why a frozen worker is not at rest; empty where it is, or where the kernel does not tell."""
         try:
-            counters = {task: _counter(self._pid, task) for task in os.listdir(f"/proc/{self._pid}/task")}
-            if len(counters) == 1 and self._is_known(counters.get(str(self._pid))):
+            own = str(self._pid)
+            tasks = os.listdir(f"/proc/{self._pid}/task")
+            counters = {task: _counter(self._pid, task, in_calls=task == own) for task in tasks}
+            if len(counters) == 1 and self._is_known(counters.get(own)):
                 return ""
             places = self._places()
         except OSError:
@@ -62,7 +65,7 @@ class Watch:
             if counter is None:
                 continue
             place = next((p for p in places if p.start <= counter < p.end), None)
-            if int(task) == self._pid and (place is None or place.file not in self._files.door_files):
+            if task == own and (place is None or place.file not in self._files.door_files):
                 return "the candidate waits for its next call in code of its own, not at the door"
             if place is not None and (place.file in self._files.products or not place.name):
                 return "the candidate's own code runs while no call is in flight"
@@ -84,10 +87,14 @@ class Watch:
         return found
 
 
-def _counter(pid: int, task: str) -> int | None:
-    """The program counter of a stopped task; None where it is inside a system call, runs, or is gone."""
+def _counter(pid: int, task: str, *, in_calls: bool) -> int | None:
+    """The program counter of a stopped task; None where it runs or is gone, or is in a system call, unless asked for.
+
+    In a system call it is where the task goes on afterwards.
+    """
     try:
         fields = Path(f"/proc/{pid}/task/{task}/syscall").read_text().split()
     except OSError:
         return None
-    return int(fields[2], 16) if len(fields) == 3 and fields[0] == "-1" else None
+    stopped = len(fields) == 3 and fields[0] == "-1"
+    return int(fields[-1], 16) if stopped or (in_calls and len(fields) == 9) else None

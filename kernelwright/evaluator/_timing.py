@@ -161,6 +161,7 @@ def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -
     return math.sqrt(square) <= norm and max(float(difference.max()), -float(difference.min())) <= largest
 
 
+@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
 def alike_in_size(ours: np.ndarray, theirs: np.ndarray) -> bool:
     """Whether two draws of a random output could come from one distribution, by mean and spread over the elements.
 

@@ -20,6 +20,12 @@ def judged(candidate, ref64, s=None, n=1, **options):
     return _budget.judge_output(candidate, ref64, s, n, distribution_is_normal=True, **options)
 
 
+def test_a_signalling_nan_is_a_wrong_value_and_nothing_worse():
+    candidate = np.ones(8, dtype=np.float32)
+    candidate.view(np.uint32)[3] = 0x7FA00000
+    assert not judged(candidate, np.ones(8)).passed
+
+
 # ---------------------------------------------------------------------------------------------------- decoding
 
 

@@ -276,6 +276,20 @@ def test_reads_of_larger_outputs_may_take_longer_in_proportion():
     assert any(reads.wrong(window(95.0, 4000), window(10.0, 1000)) is not None for _ in range(60))
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_signalling_nans_are_wrong_and_nothing_worse(random):
+    scale = np.full(64, 1e-7)
+    trial = SimpleNamespace(distribution="normal", reduction=1, truths=[SimpleNamespace(rule=None, scale=scale)])
+    spec = TensorSpec("", "float32", (64,), (1,))
+    theirs = np.linspace(-1.0, 1.0, 64, dtype=np.float32)
+    ours = theirs.copy()
+    ours.view(np.uint32)[7] = 0x7FA00000  # casting it raises the processor's flag for invalid operations
+    claims = [(OutputClaim("float32", (64,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
+    wrong = Comparison([spec], [trial], 1.0, random=random).wrong(*claims, "normal")
+    assert wrong is not None
+    assert wrong[0] is Status.INCORRECT_NUMERICAL
+
+
 # ------------------------------------------------------------------------------------------------ indices
 
 

@@ -1,0 +1,51 @@
+"""Where a stopped worker stands, as the kernel shows it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kernelwright.evaluator._rest import Watch
+
+SPINNING = "import os\nos.write(1, b'x')\nwhile True: pass"
+IN_A_CALL = "import os\nos.write(1, b'x')\nos.read(0, 1)"
+OTHER_FILES = SimpleNamespace(door_files=frozenset({(0, 0)}), products=set())
+
+
+@pytest.fixture(params=[SPINNING, IN_A_CALL], ids=["spinning", "in a call"])
+def stopped(request):
+    source = f"import os; os.write(1, b'x'); {request.param}" if request.param == IN_A_CALL else None
+    source = source or f"import os; os.write(1, b'x')\n{request.param}"
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"x"
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    yield process.pid
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stdin.close()
+
+
+def test_a_worker_that_stands_elsewhere_is_found_in_calls_of_the_system_too(stopped):
+    assert "not at the door" in Watch(stopped, OTHER_FILES).complaint()
+
+
+def test_a_worker_at_the_door_is_at_rest(stopped):
+    places = Watch(stopped, OTHER_FILES)._places()
+    everything = SimpleNamespace(door_files=frozenset(place.file for place in places), products=set())
+    assert Watch(stopped, everything).complaint() == ""
+
+
+def test_a_worker_that_is_gone_is_told_elsewhere():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert Watch(process.pid, OTHER_FILES).complaint() == ""
