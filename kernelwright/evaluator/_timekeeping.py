@@ -180,15 +180,13 @@ class Timekeeper:
         """
         assert progress.timing is not None
         latency_ms, share = progress.timing.latency_ms.median, FLOOR_SHARE / self._settings.threads
-        floor_ms = share * self._clockwork.floor_ms(check_set)
-        for _ in range(_FLOOR_TRIES):
+        for attempt in range(1 + _FLOOR_TRIES):
+            floor_ms = share * self._clockwork.floor_ms(check_set, anew=attempt > 0)
             if latency_ms >= floor_ms:
                 return
-            floor_ms = share * self._clockwork.floor_ms(check_set, anew=True)
-        if latency_ms < floor_ms:
-            reason = f"{latency_ms:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
-            progress.timing = None
-            raise Refused(Status.QUARANTINED, "floor", reason)
+        reason = f"{latency_ms:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
+        progress.timing = None
+        raise Refused(Status.QUARANTINED, "floor", reason)
 
     def _conclude(
         self,

@@ -300,12 +300,12 @@ class OracleSession:
     def _probes(self, variant: Variant, at: int) -> list[Trial]:
         """Pairs of trials that differ only below the precision of TF32 and narrower, one float32 input at a time."""
         trials: list[Trial] = []
+        few = has_few_numbers(variant) and variant.plan.plain
         for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.dtype != "float32":
                 continue
             first = self._compose(variant, distributions.distributions_for(domain)[0])
             x = read_tensor(first, spec)
-            few = has_few_numbers(variant) and variant.plan.plain
             directions = self._directions(variant, first, position) if few else None
             coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high, directions)
             second = first.copy()
@@ -463,7 +463,7 @@ def is_normal(distribution: str) -> bool:
 
 def has_few_numbers(variant: Variant) -> bool:
     """Whether the float outputs are so few numbers that nothing averages out over them."""
-    return sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
+    return 0 < sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
 
 
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:
