@@ -9,6 +9,7 @@ from referee_problem_text import HEAD, TAIL
 from kernelwright.datasets import parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.evaluator._timekeeping import Timekeeper
+from kernelwright.evaluator._truth import OracleSession
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
 
 RANDOM = ProblemMeta(randomness="seeded")
@@ -72,3 +73,21 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
     assert verdict.passed, verdict.reason
     assert set(verdict.timing.speedup) == {"eager"}
     assert verdict.timing.processes == 5
+
+
+@pytest.mark.parametrize(
+    ("result", "most"),
+    [("x * x", 8), ("x.sum()", 32), ("x.argmax()", 8)],
+    ids=["many numbers", "one number", "an index"],
+)
+def test_few_numbers_get_more_monte_carlo_runs(referee, monkeypatch, result, most):
+    asked, ask = [], OracleSession._ask
+
+    def counting(self, op, variant, data, **fields):
+        asked.extend([fields["runs"]] if op == "truth" else [])
+        return ask(self, op, variant, data, **fields)
+
+    monkeypatch.setattr(OracleSession, "_ask", counting)
+    with referee.open(problem(f"return {result}"), baselines=("eager",)) as session:
+        session.prepare()
+    assert max(asked) == most
