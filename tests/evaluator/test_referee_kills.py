@@ -58,8 +58,12 @@ class Killer:
 
     @contextlib.contextmanager
     def armed(self, kind: str, after_s: float):
-        """While active, kills once: as soon as there is one of the kind, but not before ``after_s``."""
+        """While active, kills once: as soon as there is one of the kind, but not before ``after_s``.
+
+        A twin that is still there at the end is killed then: it lives on between verdicts.
+        """
         self.killed, stop = [], threading.Event()
+        self.workers[:] = [(name, pid) for name, pid in self.workers if alive(pid)]  # a number may be given out again
         thread = threading.Thread(target=self._work, args=(kind, after_s, stop))
         thread.start()
         try:
@@ -67,23 +71,27 @@ class Killer:
         finally:
             stop.set()
             thread.join()
+        if kind == "twin" and not self.killed:
+            self._kill(kind)
 
     def _work(self, kind: str, after_s: float, stop: threading.Event) -> None:
-        if stop.wait(after_s):
-            return
-        while not stop.is_set():
-            for pid in self._pids(kind):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    self.killed.append(kind)
-                    return
+        stop.wait(after_s)
+        while not stop.is_set() and not self._kill(kind):
             stop.wait(0.002)
+
+    def _kill(self, kind: str) -> bool:
+        for pid in self._pids(kind):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(kind)
+                return True
+        return False
 
     def _pids(self, kind: str) -> list[int]:
         if kind == "builder":
             return [pid for pid in descendants(os.getpid()) if name_of(pid) in BUILDERS]
         wanted = {"contestant": "candidate", "twin": "eager"}[kind]
-        return [pid for name, pid in self.workers[-6:] if name == wanted and alive(pid)]
+        return [pid for name, pid in reversed(self.workers) if name == wanted and alive(pid)]
 
 
 def name_of(pid: int) -> str:
@@ -162,7 +170,8 @@ def test_killed_workers_and_builders_invent_no_verdict(settings, monkeypatch, tm
     struck = dict.fromkeys(("contestant", "twin", "builder"), 0)
     with Referee(settings) as referee, referee.open(problem, baselines=("eager",)) as session:
         for number in range(KILLS - OWNER_KILLS):
-            kind, right = list(struck)[number % len(struck)], rng.random() < 0.7
+            kind = list(struck)[number % len(struck)]
+            right = kind == "twin" or rng.random() < 0.7  # only who is right meets a twin
             made = Candidate(problem_id=problem.id, source=source(number, right=right), backend="cpp")
             try:
                 with killer.armed(kind, rng.uniform(0.0, 0.02 if kind == "builder" else 0.6)):
