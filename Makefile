@@ -15,7 +15,9 @@ demo: setup ## optimise ten built-in problems on this CPU and print the winners
 	@$(BIN)/python scripts/demo.py
 
 test: setup ## run the test suite
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
+		-m "not alone and not adversarial and not docker"
+	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker"
 
 test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here
 	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py

@@ -33,13 +33,14 @@ _REASON_TYPE_CHARS: Final = 40
 
 _PARSE_TIMEOUT_S: Final = 20.0  # of wall clock, for a busy machine; 2 s of it may be processor time
 _PARSE_PROGRAM: Final = """
-import json, resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, (2, 2))
+import json, math, resource, sys, time
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 sys.path.insert(0, sys.argv[1])
 from kernelwright.inline import parse_signatures
 source, defines = json.load(sys.stdin)
+limit = math.ceil(time.process_time()) + 2  # what came before depends on the machine, not on the source
+resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
 found = parse_signatures(source, defines)
 json.dump({name: signature and signature.returns for name, signature in found.items()}, sys.stdout)
 """

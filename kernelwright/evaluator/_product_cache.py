@@ -53,10 +53,11 @@ class ProductCache:
 
     def _prune(self, size_bytes: int) -> None:
         entries = []
-        for path in self._root.glob(f"*/{_DATA}"):
+        for folder in self._root.glob("*"):
             with contextlib.suppress(OSError):
-                status = path.stat()
-                entries.append((status.st_mtime, status.st_size, path.parent))
+                product = folder / _DATA
+                status = (product if product.exists() else folder).stat()  # one that was only asked for counts, too
+                entries.append((status.st_mtime, status.st_size, folder))
         total = sum(size for _, size, _ in entries)
         for _, size, folder in sorted(entries):
             if total <= size_bytes:
