@@ -85,9 +85,9 @@ class Call:
         visible = len(arguments) - plan.hidden
         inputs, hidden = list(arguments[:visible]), arguments[visible:]
         if self._buffers:
-            with torch.no_grad():
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 for tensor, values in self._buffers:
-                    tensor.copy_(values[self.draw])
+                    torch.Tensor.copy_(tensor, values[self.draw])  # a method of its own would see the moment
         if plan.seeded:
             torch.default_generator.manual_seed(int(hidden[-1]))
         if plan.gradients is None:

@@ -100,6 +100,7 @@ class Client:
         self.built: list[inline.BuildRequest] = []  # what it had built, in order
         self.products: set[tuple[int, int]] = set()  # (st_dev, st_ino) of what it was given to run
         self.door_files: frozenset[tuple[int, int]] = frozenset()
+        self.door_data = b""
         self._builds = builds
         self._closed = False
 

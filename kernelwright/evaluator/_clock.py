@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,12 +113,16 @@ class Door:
         *,
         call_timeout_s: float,
         meanwhile: Meanwhile | None = None,
+        begin: Callable[[], None] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
     ) -> Window:
         """One window over ``slots``; the outputs of the calls in ``reads`` (positions) are read.
 
         Args:
             capacity: bytes that each output may span, in order.
             meanwhile: called in this thread while it waits; such windows tell nothing about time.
+            begin, finish: called right before the first reveal and right after the last acknowledgement: a frozen
+                worker thaws no earlier, and is frozen no later, since then no clock runs.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -152,6 +156,7 @@ class Door:
         function, argument = meanwhile or (None, None)
         waiting = ctypes.c_int(self._yielding), ctypes.c_void_p(function), ctypes.c_void_p(argument)
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
+        begin()
         while True:
             code = self._library.window(*arguments, ctypes.c_int64(patience), *waiting)
             if code == _DONE:
@@ -167,6 +172,7 @@ class Door:
                 failure = Failure("timeout", "forward", f"a call took longer than {call_timeout_s:g} s")
                 raise WorkerFailed(failure, client.name)
             patience = _PATIENCE_NS
+        finish()
         positions = np.flatnonzero(read_after)
         outputs_read = {int(p): _claims(tables[r], buffer[r], capacity) for r, p in enumerate(positions)}
         return Window(durations, outputs_read, reads_ns[: len(positions)])

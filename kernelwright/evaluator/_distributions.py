@@ -6,8 +6,9 @@ Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and h
 The probe format: float32 numbers whose mantissa bits 12 and 15 are equal and whose lowest 12 bits are not all zero.
 Drawing the lowest 12 bits anew gives a neighbour x' of the same format that becomes the same TF32, float16 and bfloat16
 number as x, whether by rounding (both down where the bits are 0, both up where they are 1) or by truncation, while
-float32 sees the difference. All normal data has this format, in timing as well, so that a probe cannot be told from
-other inputs; other distributions have not, since a kernel must be right for any numbers. (Bits fixed at zero would
+float32 sees the difference. All normal data has this format, and the uniform data of inputs that are declared uniform,
+in timing as well, so that a probe cannot be told from other inputs; other distributions have not, since a kernel must
+be right for any numbers. (Bits fixed at zero would
 always round sums of positive terms down: an honest eight-lane sum of 65,536 terms was off by 100 error scales instead
 of 8.)
 """
@@ -15,7 +16,7 @@ of 8.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _TOP_BITS = np.uint32(0x00009000)  # bits 12 and 15: the highest ones that TF32,
 _LOW_BITS = 1 << 12
 _EXPONENT = np.uint32(0x7F800000)
 _LARGE = 30.0
+_WIDEST = 1e4  # where a domain has no bound
 _INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
     "int64": np.int64,
     "int32": np.int32,
@@ -61,6 +63,7 @@ def distributions_for(domain: InputDomain, dtype: str = "float32") -> tuple[str,
         "normal": True,
         "uniform": True,
         "large": max(-low, high) >= 2.0 * _LARGE,
+        "wide": max(-low, high) >= 8.0 * _LARGE,
         "tiny": low <= 0.0 <= high and low < high,
         "constant_rows": low < high,
         "mixed_signs": low < 0.0 < high,
@@ -90,9 +93,20 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
     low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
     values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
-    if name == "normal" and dtype == "float32":
+    if dtype == "float32" and has_probe_format(name, domain):
         return probe_format(values, rng, low, high)
     return _as_dtype(values, dtype)
+
+
+def has_probe_format(name: str, domain: InputDomain) -> bool:
+    """Whether float32 data of a distribution is made in the probe's format: what a probe has to look like."""
+    return name == "normal" or (name == "uniform" and domain.fill == "uniform")
+
+
+def plain(inputs: Iterable[tuple[str, InputDomain]]) -> str:
+    """The distribution that most data of a problem has, in timed slots and probes above all: by dtypes and domains."""
+    uniform = (dtype in _FLOAT_DTYPES and domain.fill == "uniform" for dtype, domain in inputs)
+    return "uniform" if any(uniform) else "normal"
 
 
 def probe_format(x: Array, rng: np.random.Generator, low: float = -math.inf, high: float = math.inf) -> Float32Array:
@@ -144,6 +158,15 @@ def _large(shape: tuple[int, ...], low: float, high: float, rng: np.random.Gener
     return np.abs(z) + max(low, 0.0) if low > -_LARGE else -np.abs(z) + min(high, 0.0) if high < _LARGE else z
 
 
+def _wide(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    """Magnitudes from 1 to the domain's bounds, every one as likely: what only moderate numbers allow shows here."""
+    least = max(low, -high, 1.0)  # of a domain that lies on one side of zero
+    negative = np.broadcast_to(high <= 0.0 if min(-low, high) < 2.0 * least else rng.random(shape) < 0.5, shape)
+    most = np.where(negative, max(-low, least), max(high, least))
+    values = least * np.exp(rng.random(shape) * np.log(np.minimum(most, max(_WIDEST, 2.0 * least)) / least))
+    return np.asarray(np.where(negative, -values, values))
+
+
 def _tiny(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
     return rng.standard_normal(shape) * 2.0**-40
 
@@ -168,13 +191,14 @@ _MAKERS: Mapping[str, _Maker] = {
     "normal": _normal,
     "uniform": _uniform,
     "large": _large,
+    "wide": _wide,
     "tiny": _tiny,
     "constant_rows": _constant_rows,
     "mixed_signs": _mixed_signs,
     "binary": _binary,
 }
 # Those whose elements are drawn one by one from a density; the others repeat numbers.
-INDEPENDENT = frozenset({"normal", "uniform", "large", "tiny", "mixed_signs"})
+INDEPENDENT = frozenset({"normal", "uniform", "large", "wide", "tiny", "mixed_signs"})
 
 
 def _shrink(name: str, dtype: str) -> float:

@@ -137,8 +137,8 @@ int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64
   for (; at->next < calls; at->next++, at->revealed = 0) {
     int64_t i = at->next;
     if (!at->revealed) {
+      at->start_ns = now_ns(); /* before the slot: who polls that one gains nothing */
       reveal->slot = slots[i];
-      at->start_ns = now_ns();
       __atomic_store_n(&reveal->nonce, nonces[i], __ATOMIC_RELEASE);
       at->revealed = 1;
     }

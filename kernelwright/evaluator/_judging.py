@@ -125,7 +125,7 @@ def judge_probe(trial: Trial, partner: Trial, outputs: list[np.ndarray], partner
             value.astype(np.float64) - other_value.astype(np.float64),
             truth.exact - other.exact,
             truth.scale,
-            budget=budget.tolerance(trial.reduction),
+            budget=budget.tolerance(trial.reduction, distribution_is_normal=is_normal(trial.distribution)),
         )
         if not report.passed:
             return report.reason

@@ -81,13 +81,16 @@ class Oracle(Runner):
         self.call = None if self.plan.plain else Call(self.model, self.plan, state, initial)
         self.double = None
 
-    def do_export_weights(self, fds: list[int], size: int, state: list[Any], seed: int) -> None:
-        """Draw the weights afresh from ``seed`` and write them into the arena."""
+    def do_export_weights(self, fds: list[int], size: int, state: list[Any], seed: int, kept: float) -> None:
+        """Draw the weights afresh from ``seed`` and write them into the arena; a share ``kept`` of each stays."""
         import torch
 
         from kernelwright.datasets import _runtime
 
+        before = {name: tensor.detach().clone() for name, tensor in module_state(self.model)} if kept else {}
         _runtime.randomise_parameters(self.model, seed)
+        for name, tensor in module_state(self.model) if kept else ():
+            _put_back(tensor, before[name], kept)
         self.bind()
         arena = Mapped(fds[0], size, writable=True)
         own = dict(module_state(self.model))
@@ -127,7 +130,14 @@ class Oracle(Runner):
                     arena.tensor(spec, base=k * size).copy_(value)
 
     def do_truth(
-        self, fds: list[int], size: int, inputs: list[Any], runs: int, seed: int, unit_roundoff: float
+        self,
+        fds: list[int],
+        size: int,
+        inputs: list[Any],
+        runs: int,
+        seed: int,
+        unit_roundoff: float,
+        by_operator: bool,
     ) -> dict[str, Any]:
         """Compute one trial on the inputs in the arena; answers with the layout of what ``collect`` then hands over.
 
@@ -146,7 +156,7 @@ class Oracle(Runner):
             self.double = mathematics.PlannedModel(mathematics.double_copy(self.model), self.plan)
         low = mathematics.PlannedModel(self.model, self.plan)
         scales = mathematics.reference_scales(
-            self.double, low, arguments, unit_roundoff=unit_roundoff, runs=runs, seed=seed
+            self.double, low, arguments, unit_roundoff=unit_roundoff, by_operator=by_operator, runs=runs, seed=seed
         )
         self.results, described = [], []
         for output in scales.outputs:
@@ -258,6 +268,17 @@ class Oracle(Runner):
         for spec, tensor in zip(layout, self.results, strict=True):
             arena.tensor(spec).copy_(tensor)
         self.results = []
+
+
+def _put_back(tensor: torch.Tensor, before: torch.Tensor, share: float) -> None:
+    """Give a share of a tensor's numbers their old values, and at least one none of it."""
+    import torch
+
+    stays = torch.rand(tensor.shape) < share
+    if stays.numel():
+        stays.view(-1)[torch.randint(stays.numel(), ())] = False
+    with torch.no_grad():
+        tensor.copy_(torch.where(stays, before, tensor))
 
 
 class _Facts:

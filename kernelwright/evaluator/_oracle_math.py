@@ -2,8 +2,9 @@
 
 Runs in the oracle's sandbox (torch, no pydantic). The error scale is Monte-Carlo arithmetic at the level of operators:
 float64 runs of the model in which the inputs, the parameters, and the output of every operator that rounds are
-multiplied by ``1 + u xi``, ``xi`` standard normal, ``u`` the unit roundoff of the problem's dtype (D. S. Parker,
-"Monte Carlo arithmetic", UCLA CSD-970002, 1997; operators instead of instructions, as one kernel may fuse many).
+multiplied by ``1 + u xi``, ``xi`` standard normal, ``u`` the unit roundoff of the problem's dtype, or of the wider one
+that the reference chose for this operator (D. S. Parker, "Monte Carlo arithmetic", UCLA CSD-970002, 1997; operators
+instead of instructions, as one kernel may fuse many).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from kernelwright.evaluator._call import Call, CallPlan, module_state
 from kernelwright.evaluator._operators import is_exact, reduction_length
 
 _LOW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of all wider ones that of float32 counts
+_FLOAT32_ROUNDOFF = 2.0**-24
 _NOISE_POOL = 1 << 18  # random factors made once per call; operators read windows at random offsets (randn costs 10x)
 _NOISE_WINDOW = 1 << 17
 _ROW_ELEMENTS = 16  # fewer errors than this are too few for a root mean square
@@ -95,6 +98,22 @@ class DoubleEverywhere(_Mode):
         return func(*args, **kwargs)
 
 
+class OperatorRoundoffs(_Mode):
+    """Records in ``found`` the unit roundoff of each rounding operator's results, in the dtypes that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[float] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not (is_exact(_name(func)) or _is_view(func)):
+            items = result if isinstance(result, (tuple, list)) else (result,)
+            dtypes = [item.dtype for item in items if isinstance(item, Tensor)]
+            self.found.append(max((_UNIT_ROUNDOFF.get(dtype, _FLOAT32_ROUNDOFF) for dtype in dtypes), default=0.0))
+        return result
+
+
 class MonteCarloArithmetic(_Mode):
     """Multiplies every float64 (or complex128) result of a rounding operator by ``1 + unit_roundoff * xi``.
 
@@ -102,16 +121,33 @@ class MonteCarloArithmetic(_Mode):
     In-place operators and ``out=`` change the tensor that they wrote.
     """
 
-    def __init__(self, unit_roundoff: float, generator: torch.Generator) -> None:
+    def __init__(self, unit_roundoff: float, generator: torch.Generator, by_operator: Sequence[float] = ()) -> None:
+        """``by_operator``: smaller roundoffs of the rounding operators in their order, as :class:`OperatorRoundoffs`
+        found them; inputs and parameters, which nobody has to round, get the smallest of all."""
         super().__init__()
         self._generator = generator
-        noise = torch.randn(_NOISE_POOL, dtype=torch.float64, generator=generator)
-        self._factors = noise.mul_(unit_roundoff).add_(1.0)
+        self._noise = torch.randn(_NOISE_POOL, dtype=torch.float64, generator=generator)
+        self._largest = unit_roundoff
+        self._by_operator = [min(u, unit_roundoff) for u in by_operator]
+        self._factors: dict[float, Tensor] = {}
+        self.rewind()
+
+    def rewind(self) -> None:
+        """What comes next is the inputs, and then the first operator."""
+        self._at = 0
+        self._use(min(self._by_operator, default=self._largest))
+
+    def _use(self, unit_roundoff: float) -> None:
+        if unit_roundoff not in self._factors:
+            self._factors[unit_roundoff] = self._noise * unit_roundoff + 1.0
+        self._current = self._factors[unit_roundoff]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if is_exact(_name(func)) or _is_view(func):
             return result
+        self._use(self._by_operator[self._at] if self._at < len(self._by_operator) else self._largest)
+        self._at += 1
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(item, Tensor):
                 self.perturb_(item)
@@ -135,7 +171,7 @@ class MonteCarloArithmetic(_Mode):
         limit = _NOISE_POOL - _NOISE_WINDOW + 1
         offsets = torch.randint(limit, (len(windows),), generator=self._generator).tolist()
         for window, offset in zip(windows, offsets, strict=True):
-            window.mul_(self._factors[offset : offset + window.numel()])
+            window.mul_(self._current[offset : offset + window.numel()])
 
 
 class _IndexSources(_Mode):
@@ -310,6 +346,7 @@ def reference_scales(
     inputs: Sequence[Any],
     *,
     unit_roundoff: float,
+    by_operator: bool = False,
     runs: int = 8,
     seed: int = 0,
 ) -> ReferenceScales:
@@ -321,6 +358,7 @@ def reference_scales(
         model_low: the model as the problem states it; its state is put back likewise.
         inputs: arguments of forward in the problem's dtype; never changed. Float tensors go to float64.
         unit_roundoff: ``u`` of the problem's dtype, 2**-24 for float32.
+        by_operator: operators that ``model_low`` does in a wider dtype round as that one does.
         seed: torch's global RNG is set to it before every forward (dropout), and restored afterwards.
 
     Raises:
@@ -328,14 +366,17 @@ def reference_scales(
     """
     inputs64 = [x.double() if isinstance(x, Tensor) and x.dtype in _LOW_FLOATS else x for x in inputs]
     draws = SameDraws()
-    low = _forward(model_low, inputs, seed, modes=(draws,))
+    roundoffs = OperatorRoundoffs()
+    low = _forward(model_low, inputs, seed, modes=(roundoffs, draws))
     draws.rewind()
     counter, sources = LongestReduction(), _IndexSources()
     exact = _forward(model64, inputs64, seed, modes=(_in_double(), counter, sources, draws))
     rules = [None if y.is_floating_point() else sources.source(y) for y in exact]
     spread = _Spread(exact, rules)
-    mode = MonteCarloArithmetic(unit_roundoff, torch.Generator().manual_seed(seed ^ 0x5DEECE66D))
+    generator = torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
+    mode = MonteCarloArithmetic(unit_roundoff, generator, roundoffs.found if by_operator else ())
     for _ in range(runs):
+        mode.rewind()
         sources = _IndexSources()
         draws.rewind()
         modes = (_in_double(), sources, mode, draws)

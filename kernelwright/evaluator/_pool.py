@@ -10,7 +10,7 @@ import numpy as np
 from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._fresh import FreshLibrary, Pieces, quantiles
-from kernelwright.evaluator._truth import CANARY, Trial, Variant, write_tensor
+from kernelwright.evaluator._truth import CANARY, PROBES, Trial, Variant, write_tensor
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory
 
@@ -23,8 +23,8 @@ Draw = Callable[[int], np.ndarray]
 class Source:
     """Draws the contents of slots, every time anew.
 
-    Plain slots hold normal (or uniform) data in the probe's format, like the check's; one slot in sixteen holds another
-    distribution that the check knows as well. Structured inputs are fresh draws of ``get_inputs``.
+    Plain slots hold normal data (uniform where inputs are declared so), like the check's; one slot in sixteen holds
+    another distribution that the check knows as well. Structured inputs are fresh draws of ``get_inputs``.
     """
 
     def __init__(self, variant: Variant, trials: Sequence[Trial], library: FreshLibrary, draw: Draw | None) -> None:
@@ -38,10 +38,10 @@ class Source:
             if isinstance(spec, wire.TensorSpec) and domain.fill != "structured" and spec.elements
         ]
         known = {trial.distribution for trial in trials if trial.weights == 0}
-        uniform = any(domain.fill == "uniform" for _, domain in self._free)
-        wanted = ("uniform", "normal") if uniform else ("normal", "uniform")
+        first = distributions.plain((spec.dtype, domain) for spec, domain in self._free)
+        wanted = (first, "normal", "uniform")
         self._plain = next((name for name in wanted if name in known and self._free), "own")
-        self._others = sorted(known - {self._plain, "own", "probe"}) if self._free else []
+        self._others = sorted(known - {self._plain, "own", *PROBES}) if self._free else []
         self._tables = {
             name: [self._table(name, *free) for free in self._free] for name in (self._plain, *self._others)
         }
@@ -49,7 +49,7 @@ class Source:
     def _table(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray | None:
         if spec.dtype != "float32":
             return None
-        return quantiles(_admitted(name, spec, domain), domain, self._rng)
+        return quantiles(_admitted(name, spec, domain), domain)
 
     def fill(self, memory: np.ndarray, slots: np.ndarray) -> list[str]:
         """Fresh data into ``slots`` of ``memory``, (slots, slot bytes) uint8; the names of their distributions."""
@@ -71,7 +71,8 @@ class Source:
         for (spec, domain), table in zip(self._free, self._tables[name], strict=True):
             if table is not None:
                 elements = np.full(len(slots), spec.span_bytes // 4)
-                tables, probe = np.full(len(slots), table.ctypes.data), np.full(len(slots), name == self._plain)
+                coded = distributions.has_probe_format(_admitted(name, spec, domain), domain)
+                tables, probe = np.full(len(slots), table.ctypes.data), np.full(len(slots), coded)
                 yield Pieces(starts + np.uint64(spec.offset), elements, tables, probe)
             else:
                 for slot in slots:
@@ -120,9 +121,18 @@ class Pool:
         if self.stride <= _SMALL_SLOT:
             self._refill(chosen)
             return
-        for slot, other in zip(chosen, np.roll(chosen, 1), strict=True):
-            self._bytes[slot] = self._bytes[other]
-            self._labels[slot] = self._labels[other]
+        for slot in chosen:
+            self._shift(self._bytes[slot])
+
+    def _shift(self, slot: np.ndarray) -> None:
+        """Move the elements of every tensor of a slot by some places: new contents for whoever looks at a few places.
+
+        They are never computed on: what is revealed is drawn anew.
+        """
+        for spec in self.variant.inputs:
+            if isinstance(spec, wire.TensorSpec) and spec.elements > 1:
+                values = slot[spec.offset : spec.offset + spec.span_bytes].reshape(-1, wire.ITEM_BYTES[spec.dtype])
+                values[:] = np.roll(values, int(self._rng.integers(1, len(values))), axis=0)
 
     def _refill(self, slots: Sequence[int] | np.ndarray) -> None:
         chosen = np.asarray(slots, dtype=np.int64)

@@ -217,6 +217,7 @@ class Referee:
         sent = [product_memfd(source.encode()), self.door_library.memfd()]
         status = os.fstat(sent[1])
         client.door_files = frozenset({(status.st_dev, status.st_ino)})
+        client.door_data = self.door_library.data
         try:
             client.request(
                 "load",

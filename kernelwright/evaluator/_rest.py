@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 _MAPPING = re.compile(
-    r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..x. \S+ "
+    r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..x. (?P<offset>[0-9a-f]+) "
     r"(?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) (?P<inode>\d+) *(?P<name>.*)"
 )
 _KERNEL_CODE = ("[vdso]", "[vsyscall]")
@@ -29,6 +29,7 @@ FileId = tuple[int, int]  # (st_dev, st_ino)
 class _Place(NamedTuple):
     start: int
     end: int
+    offset: int
     file: FileId
     name: str
 
@@ -37,6 +38,7 @@ class Files(Protocol):
     """What a worker was handed: the door's library, and products to run."""
 
     door_files: frozenset[FileId]
+    door_data: bytes
     products: set[FileId]
 
 
@@ -56,7 +58,7 @@ class Watch:
             tasks = os.listdir(f"/proc/{self._pid}/task")
             counters = {task: _counter(self._pid, task, in_calls=task == own) for task in tasks}
             if len(counters) == 1 and self._is_known(counters.get(own)):
-                return ""
+                return self._changed()
             places = self._places()
         except OSError:
             return ""
@@ -69,6 +71,18 @@ class Watch:
                 return "the candidate waits for its next call in code of its own, not at the door"
             if place is not None and (place.file in self._files.products or not place.name):
                 return "the candidate's own code runs while no call is in flight"
+        return self._changed()
+
+    def _changed(self) -> str:
+        """Whether the door's code is not the code that was handed over: a worker can write over its copy."""
+        for place in self._known:
+            wanted = self._files.door_data[place.offset : place.offset + place.end - place.start]
+            try:
+                with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as memory:
+                    if os.pread(memory.fileno(), len(wanted), place.start) != wanted:
+                        return "the candidate has written over the code of the door that it waits at"
+            except (OSError, OverflowError):
+                return ""
         return ""
 
     def _is_known(self, counter: int | None) -> bool:
@@ -83,7 +97,8 @@ class Watch:
             if mapping is not None and mapping["name"] not in _KERNEL_CODE:
                 device = os.makedev(int(mapping["major"], 16), int(mapping["minor"], 16))
                 file = device, int(mapping["inode"])
-                found.append(_Place(int(mapping["start"], 16), int(mapping["end"], 16), file, mapping["name"]))
+                start, end, offset = (int(mapping[name], 16) for name in ("start", "end", "offset"))
+                found.append(_Place(start, end, offset, file, mapping["name"]))
         return found
 
 

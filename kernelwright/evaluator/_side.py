@@ -133,10 +133,17 @@ class Side:
         assert self._pool is not None
         if self._written is not None:
             self._pool.copy_written(self._written, slots)
-        self.thaw()
+        capacity = self._pool.variant.capacity()
         try:
-            capacity = self._pool.variant.capacity()
-            window = self.door.window(self.client, slots, reads, capacity, call_timeout_s=call_timeout_s)
+            window = self.door.window(
+                self.client,
+                slots,
+                reads,
+                capacity,
+                call_timeout_s=call_timeout_s,
+                begin=self.thaw,
+                finish=self.freeze,
+            )
         finally:
             self.freeze()
         if self._watch is not None and (complaint := self._watch.complaint()):

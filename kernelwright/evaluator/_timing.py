@@ -35,12 +35,15 @@ _MANY_CALLS = 100
 _LONG_WINDOW_MS = 20.0
 _SLOTS_PER_CALL = 4
 _STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
+_FEW_DRAWN = 256  # fewer random numbers say too little about whether they were drawn anew
+_CALLS_BEFORE = 4  # whose outputs a random one is compared with
 _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
 _SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
 _SLOW_READ_NS = 5_000.0
 _SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
 _SURELY = 1e-4
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
+_FLIPS_OF_ROUNDED = 4.0  # at most so many times the share that rounding flips in the check's trials
 # So many indices, or their share, may differ in so many outputs of a process: a tie among the eight largest of 256
 # values comes once in about 2,300 outputs, and one tie can make two differences. Three in 75 outputs: 6e-6.
 _TIED = 2
@@ -97,6 +100,8 @@ class Comparison:
         self._limits: dict[tuple[str, int], tuple[float, float]] = {}  # norm and maximum of a scale
         self.tolerance_scale = tolerance_scale
         self._random = random
+        self._drawn: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # random outputs of calls before
+        self._rounded: dict[int, float] = {}
         self._tied_outputs = 0
 
     def wrong(
@@ -118,26 +123,52 @@ class Comparison:
         except budget.DecodeError:
             return False
         if self._random:
-            return alike_in_size(ours, theirs)
+            return alike_in_size(ours, theirs) and self._drawn_anew(ours, theirs, j, label)
         trial = self._trials.get(label, self._first)
         if spec.dtype not in wire.FLOATS:
-            return self._same_numbers(ours, theirs, is_index=trial.truths[j].rule is not None, label=label)
+            is_index = trial.truths[j].rule is not None
+            return self._same_numbers(ours, theirs, None if is_index else self._rounded_share(j), label)
         normal = is_normal(label)
         allowed = _STRAY * budget.tolerance(trial.reduction, self.tolerance_scale, distribution_is_normal=normal)
         norm, largest = self._scale(trial, j)
         return _within(ours, theirs, allowed * budget.spread(ours.size) * norm, 40.0 * allowed * largest)
 
-    def _same_numbers(self, ours: np.ndarray, theirs: np.ndarray, *, is_index: bool, label: str) -> bool:
-        """Whether integers agree. Of equal values any index is right, but they are rare in normal data."""
-        if is_index and not is_normal(label):
+    def _drawn_anew(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str) -> bool:
+        """Whether a random output has no more to do with those of calls before than the reference's has.
+
+        Its distribution is judged by calls on the same inputs, and timed inputs never come again: one draw that is kept
+        for all of them has the right distribution, too.
+        """
+        if not (is_normal(label) or label == "uniform") or ours.size < _FEW_DRAWN:
+            return True
+        before = self._drawn.setdefault(j, [])
+        alike = all(_related_alike((ours, o), (theirs, t)) for o, t in before if o.shape == ours.shape)
+        self._drawn[j] = [*before, (ours, theirs)][-_CALLS_BEFORE:]
+        return alike
+
+    def _same_numbers(self, ours: np.ndarray, theirs: np.ndarray, rounded: float | None, label: str) -> bool:
+        """Whether integers agree.
+
+        Args:
+            rounded: share of them that rounding could flip in the check's trials; None for indices. Of equal values any
+                index is right, but those are rare in normal data and in uniform data.
+        """
+        if rounded is None and not (is_normal(label) or label == "uniform"):
             return True
         different = int(np.count_nonzero(ours != theirs))
-        if different <= _FLIPS * ours.size:
+        if different <= (_FLIPS if rounded is None else min(_FLIPS, _FLIPS_OF_ROUNDED * rounded)) * ours.size:
             return True
-        if not is_index or different > max(_TIED, _TIED_SHARE * ours.size):
+        if different > max(_TIED, _TIED_SHARE * ours.size if rounded is None else 0):
             return False
         self._tied_outputs += 1
         return self._tied_outputs <= _TIED_OUTPUTS
+
+    def _rounded_share(self, j: int) -> float:
+        """The largest share of an output's integers that rounding could flip in one of the check's trials."""
+        if j not in self._rounded:
+            scales = [trial.truths[j].scale for trial in self._trials.values()]
+            self._rounded[j] = max(float(np.mean(scale > 0)) if scale.size else 0.0 for scale in scales)
+        return self._rounded[j]
 
     def _scale(self, trial: Trial, j: int) -> tuple[float, float]:
         key = trial.distribution, j
@@ -180,6 +211,30 @@ def alike_in_size(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return True
 
 
+def _related_alike(ours: tuple[np.ndarray, np.ndarray], theirs: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether two outputs of one side are as much correlated as those of the other, in value and in magnitude.
+
+    Loose: eight standard errors of the difference of two correlations of independent numbers.
+    """
+    allowed = 8.0 * math.sqrt(2.0 / ours[0].size) + 0.02
+    return all(
+        abs(_correlation(*map(change, ours)) - _correlation(*map(change, theirs))) <= allowed
+        for change in (np.asarray, np.abs)
+    )
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Pearson's, over the places where both are finite; 0 where either does not vary."""
+    x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (a, b))
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not finite.any():
+        return 0.0
+    x, y = (values[finite] - values[finite].mean() for values in (x, y))
+    power = float(x @ x) * float(y @ y)
+    return float(x @ y) / math.sqrt(power) if 0.0 < power < math.inf else 0.0
+
+
 class ReadTimes:
     """How long a candidate's outputs take to be read, beside the reference's, over all turns of its judgement.
 
@@ -198,7 +253,9 @@ class ReadTimes:
 
     def wrong(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
         """Count one turn, the candidate's window and the reference's; a status once slow turns are surely too many."""
-        size, other = (sum(c.data.size for c in next(iter(w.outputs.values()), ())) for w in (ours, theirs))
+        size, other = (
+            float(np.median([sum(c.data.size for c in o) for o in w.outputs.values()])) for w in (ours, theirs)
+        )
         expected = float(np.median(theirs.reads_ns)) * max(size / max(other, 1), 1.0)
         self._turns += 1
         self._slow += float(np.median(ours.reads_ns)) > _SLOW_READ * expected + _SLOW_READ_NS

@@ -19,6 +19,7 @@ from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._call import CallPlan
 from kernelwright.evaluator._client import Client, WorkerFailed
+from kernelwright.evaluator._fresh import like_slots
 from kernelwright.records import DeviceClass, InputDomain, KnobValue, Problem, sha256_text
 from kernelwright.sandbox import SharedMemory
 
@@ -34,7 +35,9 @@ _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
 _FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
 _TRUTH_TIMEOUT_S = 120.0
+PROBES = {"normal": "probe", "uniform": "uniform probe"}  # names of the probe's trials, by their distribution
 _NORMAL = frozenset({"own", "normal", "probe"})  # judged without the wider tails of other distributions
+_KEPT = 0.99  # share of the weights that stay in the last draw: whoever looks at a few of them believes that all do
 
 
 class Variant(NamedTuple):
@@ -205,17 +208,16 @@ class OracleSession:
         trials = [self._truth(variant, "own", self._draw(variant))]
         if full:
             trials += [self._truth(variant, "own", self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
-        wanted = _distributions_of(variant)[: None if full else 1]
-        for name in wanted[: max(self._trials, 1)]:
+        for name in _distributions_of(variant)[: max(self._trials, 1)]:
             trial = self._truth(variant, name, self._compose(variant, name))
             if name != "normal" or _well_conditioned(trial, variant):
                 trials.append(trial)
+        trials += self._probes(variant, at=len(trials))
         if full:
-            trials += self._probes(variant, at=len(trials))
             reserve = (self._truth(variant, "own", self._draw(variant)), *self._probes(variant, at=1))
             if variant.required and self._problem.meta.weights == "inputs":
-                for _ in range(WEIGHT_DRAWS - 1):
-                    variant = self._draw_weights(variant)
+                for draw in range(1, WEIGHT_DRAWS):
+                    variant = self._draw_weights(variant, kept=_KEPT if draw == WEIGHT_DRAWS - 1 else 0.0)
                     trials.append(self._truth(variant, "own", self._draw(variant)))
         return variant, tuple(trials), reserve
 
@@ -242,7 +244,8 @@ class OracleSession:
     def _flops(self, variant: Variant, trial: Trial) -> int:
         return int(self._ask("work", variant, trial.data)["flops"])
 
-    def _draw_weights(self, variant: Variant) -> Variant:
+    def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:
+        """The variant with one more draw; a share ``kept`` of every tensor's numbers stays as in the one before."""
         memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
         try:
             self._client.request(
@@ -252,6 +255,7 @@ class OracleSession:
                 size=max(variant.state_bytes, wire.ALIGNMENT),
                 state=[wire.spec_to_json(s) for s in variant.state],
                 seed=secrets.randbits(31),
+                kept=kept,
             )
             drawn = np.frombuffer(memory.view, dtype=np.uint8).copy()
         finally:
@@ -280,7 +284,7 @@ class OracleSession:
                 continue
             if position >= visible:
                 write_tensor(data, spec, distributions.make("normal", spec.shape, spec.dtype, domain, self._rng))
-            elif domain.fill == "normal" and spec.dtype == "float32":
+            elif domain.fill in ("normal", "uniform") and spec.dtype == "float32":
                 values = read_tensor(data, spec)
                 write_tensor(data, spec, distributions.probe_format(values, self._rng, domain.low, domain.high))
         return data
@@ -294,25 +298,33 @@ class OracleSession:
             admitted = distributions.distributions_for(domain, spec.dtype)
             shape = spec.shape if spec.contiguous else (spec.elements,)
             chosen = name if name in admitted and domain is not _COTANGENT else admitted[0]
-            write_tensor(data, spec, distributions.make(chosen, shape, spec.dtype, domain, self._rng))
+            if spec.dtype == "float32":
+                values = like_slots(chosen, shape, domain, self._rng)
+            else:
+                values = distributions.make(chosen, shape, spec.dtype, domain, self._rng)
+            write_tensor(data, spec, values)
         return data
 
     def _probes(self, variant: Variant, at: int) -> list[Trial]:
         """Pairs of trials that differ only below the precision of TF32 and narrower, one float32 input at a time."""
         trials: list[Trial] = []
         few = has_few_numbers(variant) and variant.plan.plain
+        tensors = [
+            (s, d) for s, d in zip(variant.inputs, variant.domains, strict=True) if isinstance(s, wire.TensorSpec)
+        ]
+        name = distributions.plain((spec.dtype, domain) for spec, domain in tensors)
         for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.dtype != "float32":
                 continue
-            first = self._compose(variant, distributions.distributions_for(domain)[0])
+            first = self._compose(variant, name)
             x = read_tensor(first, spec)
             directions = self._directions(variant, first, position) if few else None
             coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high, directions)
             second = first.copy()
             write_tensor(first, spec, coded)
             write_tensor(second, spec, partner)
-            trials.append(self._truth(variant, "probe", first))
-            trials.append(self._truth(variant, "probe", second)._replace(partner=at + len(trials) - 1))
+            trials.append(self._truth(variant, PROBES[name], first))
+            trials.append(self._truth(variant, PROBES[name], second)._replace(partner=at + len(trials) - 1))
         return trials
 
     def _directions(self, variant: Variant, data: np.ndarray, position: int) -> np.ndarray:
@@ -329,6 +341,7 @@ class OracleSession:
             runs=runs * _RUNS_OF_FEW if has_few_numbers(variant) else runs,
             seed=_seed_of(variant, data),
             unit_roundoff=self._unit_roundoff(variant),
+            by_operator=not self._reduced,
         )
         arrays = self._collect(reply)
         truths: list[Truth] = []

@@ -124,6 +124,7 @@ _CALLS: Final = {
     "syncfs": _Call(306, 267, "base"),
     "syslog": _Call(103, 116, "base"),
     "timer_create": _Call(222, 107, "contestant"),
+    "timerfd_create": _Call(283, 85, "contestant"),
     "umount2": _Call(166, 39, "base"),
     "unshare": _Call(272, 97, "base"),
     "uselib": _Call(134, None, "base"),

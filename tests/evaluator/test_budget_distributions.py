@@ -52,7 +52,10 @@ def test_every_admitted_distribution_stays_in_the_domain(domain, dtype):
 
 def test_a_domain_admits_only_what_fits():
     names = _distributions.distributions_for
-    assert names(EVERYWHERE) == ("normal", "uniform", "large", "tiny", "constant_rows", "mixed_signs", "binary")
+    everything = ("normal", "uniform", "large", "wide", "tiny", "constant_rows", "mixed_signs", "binary")
+    assert names(EVERYWHERE) == everything
+    moderate = InputDomain(fill="normal", low=-100.0, high=100.0)
+    assert names(moderate) == tuple(name for name in everything if name != "wide")
     assert names(InputDomain(fill="uniform", low=0.0, high=1.0)) == (
         "normal",
         "uniform",
@@ -72,6 +75,12 @@ def test_the_distributions_are_what_they_say():
     uniform = draw("uniform")
     assert 0.0 <= uniform.min() < 0.01 < 0.99 < uniform.max() <= 1.0
     assert draw("large").std() == pytest.approx(30.0, rel=0.1)
+    wide = np.abs(draw("wide", InputDomain(fill="normal", low=-500.0, high=8000.0)))
+    assert 0.9 < wide.min() < 1.1
+    assert 4000 < wide.max() <= 8000
+    assert 0.2 < (wide > 100).mean() < 0.5, "every magnitude is as likely"
+    assert draw("wide", InputDomain(fill="normal", low=20.0)).min() >= 20.0
+    assert draw("wide", InputDomain(fill="normal", high=-3.0)).max() <= -3.0
     assert 0 < np.abs(draw("tiny")).max() < 1e-10
     assert np.count_nonzero(draw("tiny", dtype="float16")) > 0.9 * math.prod(SHAPE)
     rows = draw("constant_rows")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from kernelwright.evaluator._rest import Watch
 
 SPINNING = "import os\nos.write(1, b'x')\nwhile True: pass"
 IN_A_CALL = "import os\nos.write(1, b'x')\nos.read(0, 1)"
-OTHER_FILES = SimpleNamespace(door_files=frozenset({(0, 0)}), products=set())
+OTHER_FILES = SimpleNamespace(door_files=frozenset({(0, 0)}), door_data=b"", products=set())
 
 
 @pytest.fixture(params=[SPINNING, IN_A_CALL], ids=["spinning", "in a call"])
@@ -39,10 +40,25 @@ def test_a_worker_that_stands_elsewhere_is_found_in_calls_of_the_system_too(stop
     assert "not at the door" in Watch(stopped, OTHER_FILES).complaint()
 
 
+def complaints(stopped, change=lambda data, offset: data):
+    """What is said of a worker if any one of its files is the door, ``change``d since it was handed over."""
+    for place in Watch(stopped, OTHER_FILES)._places():
+        data = change(Path(place.name).read_bytes(), place.offset)
+        door = SimpleNamespace(door_files=frozenset({place.file}), door_data=data, products=set())
+        yield Watch(stopped, door).complaint()
+
+
 def test_a_worker_at_the_door_is_at_rest(stopped):
-    places = Watch(stopped, OTHER_FILES)._places()
-    everything = SimpleNamespace(door_files=frozenset(place.file for place in places), products=set())
-    assert Watch(stopped, everything).complaint() == ""
+    assert "" in complaints(stopped)
+
+
+def test_a_door_whose_code_is_not_what_was_handed_over_is_found(stopped):
+    def change(data, offset):
+        return data[: offset + 100] + bytes([data[offset + 100] ^ 1]) + data[offset + 101 :]
+
+    said = set(complaints(stopped, change))
+    assert "" not in said
+    assert any("written over" in complaint for complaint in said)
 
 
 def test_a_worker_that_is_gone_is_told_elsewhere():

@@ -290,12 +290,44 @@ def test_signalling_nans_are_wrong_and_nothing_worse(random):
     assert wrong[0] is Status.INCORRECT_NUMERICAL
 
 
+# ------------------------------------------------------------------------------------------------ random outputs
+
+
+@pytest.mark.parametrize("label", ["normal", "uniform"])
+@pytest.mark.parametrize("kind", ["mask", "noise"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_random_outputs_are_drawn_anew_for_every_call(kind, kept, label):
+    rng = np.random.default_rng(5)
+    trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=None)])
+    comparison = Comparison([TensorSpec("", "float32", (4096,), (1,))], [trial], 1.0, random=True)
+
+    def draw(generator):
+        return (generator.random(4096) < 0.75) / 0.75 if kind == "mask" else generator.standard_normal(4096)
+
+    def call():
+        x = rng.standard_normal(4096)
+        ours = draw(np.random.default_rng(1) if kept else rng)
+        both = [x * drawn if kind == "mask" else x + drawn for drawn in (ours, draw(rng))]
+        claims = [(OutputClaim("float32", (4096,), (1,), y.astype(np.float32).view(np.uint8)),) for y in both]
+        return comparison.wrong(*claims, label)
+
+    assert call() is None
+    assert (call() is not None) == kept
+    assert kept or all(call() is None for _ in range(40))
+
+
 # ------------------------------------------------------------------------------------------------ indices
 
 
-def outputs_until_refused(different: int, of: int = 256, *, rule: str | None = "argmax", label: str = "normal"):
-    """Outputs, of which each has so many numbers that are not the reference's, until one is refused."""
-    trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=rule)])
+def outputs_until_refused(
+    different: int, of: int = 256, *, rule: str | None = "argmax", label: str = "normal", rounded: float = 0.0
+):
+    """Outputs, of which each has so many numbers that are not the reference's, until one is refused.
+
+    ``rounded``: share of the numbers that rounding could flip in the check.
+    """
+    scale = np.arange(of) < rounded * of
+    trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=rule, scale=scale)])
     spec = TensorSpec("", "int64", (of,), (1,))
     comparison = Comparison([spec], [trial], 1.0, random=False)
     theirs = np.arange(of)
@@ -312,10 +344,17 @@ def outputs_until_refused(different: int, of: int = 256, *, rule: str | None = "
         ({"different": 14}, 1),
         ({"different": 1, "of": 1}, 3),
         ({"different": 3, "of": 40}, 1),
-        ({"different": 2, "rule": None}, 1),
         ({"different": 200, "label": "constant_rows"}, None),
+        ({"different": 2, "label": "uniform"}, 3),
+        ({"different": 14, "label": "uniform"}, 1),
+        ({"different": 1, "rule": None}, 3),  # a comparison at a tie, twice
+        ({"different": 3, "of": 1000, "rule": None}, 1),
+        ({"different": 4, "of": 1000, "rule": None, "rounded": 0.001}, None),
+        ({"different": 5, "of": 1000, "rule": None, "rounded": 0.001}, 1),
+        ({"different": 5, "of": 1000, "rule": None, "rounded": 0.5}, None),
+        ({"different": 6, "of": 1000, "rule": None, "rounded": 0.5}, 1),
     ],
     ids=str,
 )
-def test_ties_of_indices_are_rare(case, refused_at):
+def test_few_integers_may_differ_and_no_more_than_rounding_and_ties_explain(case, refused_at):
     assert outputs_until_refused(**case) == refused_at
