@@ -90,6 +90,13 @@ def test_wrong_on_odd_shapes_only(judge_softmax):
     refused(judge_softmax(candidate("if x.shape[1] % 8: y[:, -1] = 0")), Status.INCORRECT_NUMERICAL, "check")
 
 
+def test_processes_differ_in_where_their_tensors_lie(judge_softmax):
+    tells = candidate("raise RuntimeError(hex(torch.empty(4096).data_ptr()))")
+    reasons = {judge_softmax(tells).verdict.reason for _ in range(4)}
+    assert all("0x" in reason for reason in reasons)
+    assert len(reasons) > 1
+
+
 def test_the_answer_must_be_there_when_it_is_acknowledged(judge_softmax):
     lazy = candidate("return type('Lazy', (torch.Tensor,), {})(y)")
     refused(judge_softmax(lazy), Status.RUNTIME_ERROR, "check")

@@ -1,0 +1,51 @@
+"""Slots between windows: what a candidate that looks at a few places of each can tell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._wire import TensorSpec
+
+SLOTS, CALLS = 48, 12
+
+
+class Draws:
+    """A source of normal numbers."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(3)
+        self.filled: list[int] = []
+
+    def fill(self, memory, slots):
+        self.filled = [int(slot) for slot in slots]
+        for slot in slots:
+            memory[slot].view(np.float32)[:] = self.rng.standard_normal(memory.shape[1] // 4)
+        return ["normal"] * len(slots)
+
+
+@pytest.mark.parametrize("elements", [1024, 8192], ids=["small", "large"])
+def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements):
+    source, rng = Draws(), np.random.default_rng(4)
+    spec = TensorSpec("x", "float32", (elements,), (1,))
+    pool = Pool(SimpleNamespace(inputs=(spec,), slot_bytes=4 * elements), source, SLOTS)
+    contents = np.frombuffer(pool.memory.view, dtype=np.float32).reshape(SLOTS, elements)
+    pool.refill(np.arange(SLOTS))
+    seen: set[float] = set()
+    for _ in range(6):
+        before = contents[:, 7].copy()
+        used = rng.choice(SLOTS, size=CALLS, replace=False)
+        pool.refill(used)
+        assert source.filled == list(used), "what is computed on is drawn anew"
+        changed = np.flatnonzero(contents[:, 7] != before)
+        assert set(used) < set(changed)
+        assert len(changed) == 2 * CALLS
+        shown = {float(value) for value in contents[changed, 7]}
+        assert len(shown) == 2 * CALLS, "each is another"
+        assert not shown & seen, "and none was there before"
+        seen |= shown | {float(value) for value in before}
+    del contents
+    pool.close()
