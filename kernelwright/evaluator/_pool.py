@@ -121,18 +121,20 @@ class Pool:
         if self.stride <= _SMALL_SLOT:
             self._refill(chosen)
             return
-        for slot in chosen:
-            self._shift(self._bytes[slot])
+        self._shift(chosen)
 
-    def _shift(self, slot: np.ndarray) -> None:
-        """Move the elements of every tensor of a slot by some places: new contents for whoever looks at a few places.
+    def _shift(self, slots: np.ndarray) -> None:
+        """Move the elements of every tensor of slots by some places: new contents for whoever looks at a few places.
 
         They are never computed on: what is revealed is drawn anew.
         """
         for spec in self.variant.inputs:
             if isinstance(spec, wire.TensorSpec) and spec.elements > 1:
-                values = slot[spec.offset : spec.offset + spec.span_bytes].reshape(-1, wire.ITEM_BYTES[spec.dtype])
-                values[:] = np.roll(values, int(self._rng.integers(1, len(values))), axis=0)
+                first, item = spec.offset, wire.ITEM_BYTES[spec.dtype]
+                places = item * int(self._rng.integers(1, spec.span_bytes // item))
+                values = self._bytes[slots, first : first + spec.span_bytes]
+                self._bytes[slots, first : first + places] = values[:, -places:]
+                self._bytes[slots, first + places : first + spec.span_bytes] = values[:, :-places]
 
     def _refill(self, slots: Sequence[int] | np.ndarray) -> None:
         chosen = np.asarray(slots, dtype=np.int64)
