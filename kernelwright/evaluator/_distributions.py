@@ -8,9 +8,8 @@ Drawing the lowest 12 bits anew gives a neighbour x' of the same format that bec
 number as x, whether by rounding (both down where the bits are 0, both up where they are 1) or by truncation, while
 float32 sees the difference. All normal data has this format, and the uniform data of inputs that are declared uniform,
 in timing as well, so that a probe cannot be told from other inputs; other distributions have not, since a kernel must
-be right for any numbers. (Bits fixed at zero would
-always round sums of positive terms down: an honest eight-lane sum of 65,536 terms was off by 100 error scales instead
-of 8.)
+be right for any numbers. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane sum
+of 65,536 terms was off by 100 error scales instead of 8.)
 """
 
 from __future__ import annotations
@@ -161,7 +160,8 @@ def _large(shape: tuple[int, ...], low: float, high: float, rng: np.random.Gener
 def _wide(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
     """Magnitudes from 1 to the domain's bounds, every one as likely: what only moderate numbers allow shows here."""
     least = max(low, -high, 1.0)  # of a domain that lies on one side of zero
-    negative = np.broadcast_to(high <= 0.0 if min(-low, high) < 2.0 * least else rng.random(shape) < 0.5, shape)
+    one_sided = min(-low, high) < 2.0 * least
+    negative = np.broadcast_to(-low > high if one_sided else rng.random(shape) < 0.5, shape)
     most = np.where(negative, max(-low, least), max(high, least))
     values = least * np.exp(rng.random(shape) * np.log(np.minimum(most, max(_WIDEST, 2.0 * least)) / least))
     return np.asarray(np.where(negative, -values, values))

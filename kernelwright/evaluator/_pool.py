@@ -41,7 +41,7 @@ class Source:
         first = distributions.plain((spec.dtype, domain) for spec, domain in self._free)
         wanted = (first, "normal", "uniform")
         self._plain = next((name for name in wanted if name in known and self._free), "own")
-        self._others = sorted(known - {self._plain, "own", *PROBES}) if self._free else []
+        self._others = sorted(known - {self._plain, "own", *PROBES.values()}) if self._free else []
         self._tables = {
             name: [self._table(name, *free) for free in self._free] for name in (self._plain, *self._others)
         }

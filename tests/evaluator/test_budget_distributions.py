@@ -80,7 +80,10 @@ def test_the_distributions_are_what_they_say():
     assert 4000 < wide.max() <= 8000
     assert 0.2 < (wide > 100).mean() < 0.5, "every magnitude is as likely"
     assert draw("wide", InputDomain(fill="normal", low=20.0)).min() >= 20.0
-    assert draw("wide", InputDomain(fill="normal", high=-3.0)).max() <= -3.0
+    for lopsided in (InputDomain(fill="normal", high=-3.0), InputDomain(fill="normal", low=-1e4, high=0.5)):
+        below = draw("wide", lopsided)
+        assert below.max() <= -1.0
+        assert below.min() < -1000.0
     assert 0 < np.abs(draw("tiny")).max() < 1e-10
     assert np.count_nonzero(draw("tiny", dtype="float16")) > 0.9 * math.prod(SHAPE)
     rows = draw("constant_rows")

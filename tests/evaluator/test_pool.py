@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._distributions import distributions_for
+from kernelwright.evaluator._fresh import FreshLibrary
+from kernelwright.evaluator._pool import Pool, Source
 from kernelwright.evaluator._wire import TensorSpec
+from kernelwright.records import InputDomain
 
 SLOTS, CALLS = 48, 12
 
@@ -49,3 +52,21 @@ def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements):
         seen |= shown | {float(value) for value in before}
     del contents
     pool.close()
+
+
+@pytest.mark.parametrize("fill", ["normal", "uniform"])
+def test_slots_hold_what_the_check_tries_and_mostly_the_plainest_of_it(fill, tmp_path):
+    domain = InputDomain(fill=fill, low=-1e4, high=1e4)
+    names = distributions_for(domain)
+    trials = [SimpleNamespace(distribution=n, weights=0) for n in ("own", *names, "probe", "uniform probe")]
+    spec = TensorSpec("x", "float32", (1024,), (1,))
+    source = Source(SimpleNamespace(inputs=(spec,), domains=(domain,)), trials, FreshLibrary(tmp_path), None)
+    memory = np.zeros((32, 4096), dtype=np.uint8)
+    coded, labels = [], []
+    for _ in range(40):
+        labels += source.fill(memory, np.arange(len(memory)))
+        bits = memory.view(np.uint32)
+        coded += [bool(same) for same in ((bits >> 12 & 1) == (bits >> 15 & 1)).all(axis=1)]
+    assert set(labels) == set(names)
+    assert labels.count(fill) > 0.85 * len(labels)
+    assert {coded for coded, label in zip(coded, labels, strict=True) if label == fill} == {True}, "as a probe is"
