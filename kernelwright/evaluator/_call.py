@@ -85,7 +85,7 @@ class Call:
         visible = len(arguments) - plan.hidden
         inputs, hidden = list(arguments[:visible]), arguments[visible:]
         if self._buffers:
-            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            with torch.no_grad():
                 for tensor, values in self._buffers:
                     torch.Tensor.copy_(tensor, values[self.draw])  # a method of its own would see the moment
         if plan.seeded:

@@ -330,11 +330,21 @@ class Runner:
             except StateMismatch as mismatch:
                 raise Fault("weights", "StateMismatch", str(mismatch)) from None
             found = [(spec, own[name]) for spec, name in zip(specs, names, strict=True) if name is not None]
+            self._refuse_subclasses(found)
             self.named = {spec.name: tensor for spec, tensor in found}
             self.weights = [
                 (tensor, [arena.tensor(spec, base=k * stride) for k in range(count)]) for spec, tensor in found
             ]
             self.take_weights(0)
+
+    def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
+        """Tensors of a class of their own would run its code while weights are copied, when no clock runs."""
+        import torch
+
+        for spec, tensor in found if self.role == "candidate" else ():
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                said = f"{spec.name} is a {type(tensor).__name__}; a torch.nn.Parameter or a plain tensor is expected"
+                raise Fault("weights", "StateMismatch", said)
 
     def take_weights(self, draw: int) -> None:
         """Copy one draw into the module's own tensors."""
@@ -528,11 +538,10 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
     import torch
 
     plain = torch.Tensor
-    with torch._C.DisableTorchFunctionSubclass():
-        if plain.is_contiguous(tensor) and tensor.layout is values.layout and tensor.nbytes == values.nbytes:
-            ctypes.memmove(plain.data_ptr(tensor), plain.data_ptr(values), values.nbytes)
-        else:
-            plain.copy_(tensor, values)
+    if plain.is_contiguous(tensor) and tensor.layout is values.layout and tensor.nbytes == values.nbytes:
+        ctypes.memmove(plain.data_ptr(tensor), plain.data_ptr(values), values.nbytes)
+    else:
+        plain.copy_(tensor, values)
 
 
 def template(item: dict[str, Any]) -> tuple[int, wire.TensorSpec | Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+from kernelwright.evaluator._product_cache import ProductCache
 
 KERNEL = """
 // The root of every element? In place.
@@ -76,3 +79,14 @@ def test_a_damaged_precompiled_header_is_made_anew(build, referee):
     )
     assert after.product == before[0].product
     assert any(path.stat().st_size > 1_000_000 for path in precompiled(referee))
+
+
+def test_what_was_only_asked_for_is_forgotten_like_products(tmp_path):
+    cache = ProductCache(tmp_path, 1 << 30)
+    assert cache.is_first_request("asked")
+    assert not cache.is_first_request("asked")
+    cache.keep("kept", b"x" * 5000, "log")
+    os.utime(tmp_path / "asked", (0, 0))  # long ago
+    again = ProductCache(tmp_path, 6000)
+    assert again.load("kept") == (b"x" * 5000, "log")
+    assert again.is_first_request("asked")
