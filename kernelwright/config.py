@@ -171,7 +171,7 @@ class Settings(BaseModel):
     confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(
         20, description="most process pairs of a confirmation"
     )
-    check_trials: Count = Field(7, description="fresh-data trials of a correctness check")
+    check_trials: Count = Field(9, description="fresh-data trials of a correctness check")
     own_kernels: Literal["any", "strict"] = Field(
         "any", description="strict: a candidate may not call torch for the problem's heavy operators"
     )

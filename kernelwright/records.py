@@ -39,11 +39,19 @@ class InputDomain(Record):
 
     ``fill`` says how fresh data may be made: ``normal`` and ``uniform`` are element-wise independent (the referee may
     draw any values inside [low, high]); ``structured`` means that only the problem's own ``get_inputs`` makes it.
+    ``non_finite``: a float input may hold NaN as well, and an infinity on each side that has no bound.
     """
 
     fill: Literal["normal", "uniform", "structured"] = "structured"
     low: float = -math.inf
     high: float = math.inf
+    non_finite: bool = False
+
+    @model_validator(mode="after")
+    def _drawn_by_the_referee(self) -> InputDomain:
+        if self.non_finite and self.fill == "structured":
+            raise ValueError("non_finite needs a fill that the referee can draw: 'normal' or 'uniform'")
+        return self
 
 
 class TolerancePolicy(Record):

@@ -34,6 +34,7 @@ _LOW_BITS = 1 << 12
 _EXPONENT = np.uint32(0x7F800000)
 _LARGE = 30.0
 _WIDEST = 1e4  # where a domain has no bound
+_PIECE_OF_A_VECTOR = 16
 _INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
     "int64": np.int64,
     "int32": np.int32,
@@ -67,12 +68,13 @@ def distributions_for(domain: InputDomain, dtype: str = "float32") -> tuple[str,
         "constant_rows": low < high,
         "mixed_signs": low < 0.0 < high,
         "binary": low <= 0.0 and high >= 1.0,
+        "non_finite": domain.non_finite,
     }
     return tuple(name for name in _MAKERS if admits[name])
 
 
 def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
-    """One fresh input of ``shape`` whose every element lies in the domain.
+    """One fresh input of ``shape`` whose every element lies in the domain, or is not finite where that admits it.
 
     Args:
         name: a member of :func:`distributions_for`.
@@ -92,6 +94,8 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
     low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
     values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
+    if name == "non_finite":
+        values = _with_non_finite(values, domain, rng)
     if dtype == "float32" and has_probe_format(name, domain):
         return probe_format(values, rng, low, high)
     return _as_dtype(values, dtype)
@@ -183,6 +187,18 @@ def _mixed_signs(shape: tuple[int, ...], low: float, high: float, rng: np.random
     return np.asarray(np.where(rng.random(shape) < 0.5, -magnitudes, magnitudes))
 
 
+def _with_non_finite(values: FloatArray, domain: InputDomain, rng: np.random.Generator) -> FloatArray:
+    """One element of every second row, on average, becomes NaN or an infinity that the domain admits."""
+    infinities = [bound for bound in (domain.low, domain.high) if math.isinf(bound)]
+    flat = np.array(values, dtype=np.float64).ravel()
+    length = values.shape[-1] if values.ndim > 1 else _PIECE_OF_A_VECTOR
+    starts = np.arange(0, flat.size, length)
+    starts = starts[rng.random(starts.size) < 0.5] if starts.size > 1 else starts
+    at = np.minimum(starts + rng.integers(0, length, starts.size), flat.size - 1)
+    flat[at] = rng.choice([math.nan, *infinities], at.size)
+    return flat.reshape(values.shape)
+
+
 def _binary(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
     return rng.integers(0, 2, shape).astype(np.float64)
 
@@ -196,6 +212,7 @@ _MAKERS: Mapping[str, _Maker] = {
     "constant_rows": _constant_rows,
     "mixed_signs": _mixed_signs,
     "binary": _binary,
+    "non_finite": _normal,  # and then some of it NaN or infinite
 }
 # Those whose elements are drawn one by one from a density; the others repeat numbers.
 INDEPENDENT = frozenset({"normal", "uniform", "large", "wide", "tiny", "mixed_signs"})

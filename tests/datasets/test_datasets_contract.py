@@ -51,6 +51,7 @@ FAULTS = [
     ('"title": "Scale"', '"title": str(1)', "str(1)", "not a literal"),
     ('"title": "Scale"', '"title": f"a{ROWS}"', 'f"a', "not a literal"),
     ('"high": "inf"', '"high": "big"', '"inputs"', "inputs.x.high"),
+    ('{"fill": "normal", ', '{"non_finite": True, ', '"inputs"', "non_finite needs a fill"),
     ('"category": "pointwise"', '"categroy": "pointwise"', "categroy", "unknown field categroy"),
     ('{"ROWS": 3, "FEATURES": 5}', '{"ROWS": 3, "FEATURE": 5}', '"FEATURE": 5', "sets FEATURE"),
     ('{"ROWS": 3, "FEATURES": 5}', '{"ROWS": [3]}', '"ROWS": [3]', "variants.cpu.1.ROWS"),

@@ -65,6 +65,7 @@ def test_a_domain_admits_only_what_fits():
     )
     assert names(InputDomain(fill="normal", low=0.5, high=2.0)) == ("normal", "uniform", "constant_rows")
     assert names(InputDomain()) == ()
+    assert names(InputDomain(fill="normal", non_finite=True)) == (*everything, "non_finite")
     assert names(InputDomain(fill="uniform", low=0, high=9), "int64") == ("uniform",)
 
 
@@ -93,6 +94,21 @@ def test_the_distributions_are_what_they_say():
     mixed = draw("mixed_signs")
     assert np.abs(mixed).max() / np.abs(mixed).min() > 5000
     assert 0.4 < (mixed > 0).mean() < 0.6
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kinds"),
+    [(-math.inf, math.inf, {"nan", "inf", "-inf"}), (0.0, math.inf, {"nan", "inf"}), (-2.0, 2.0, {"nan"})],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_is_not_finite_is_what_the_domain_admits_and_spares_half_of_the_rows(low, high, kinds, dtype):
+    x = draw("non_finite", InputDomain(fill="normal", low=low, high=high, non_finite=True), dtype)
+    numbers = (x.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else x
+    strange = ~np.isfinite(numbers)
+    assert set(map(str, numbers[strange].astype(np.float64).tolist())) == kinds
+    assert strange.sum(axis=-1).max() == 1
+    assert 0.25 < strange.any(axis=-1).mean() < 0.75
+    assert not np.isfinite(draw("non_finite", InputDomain(fill="normal", non_finite=True), shape=(1,))).any()
 
 
 def test_integers_and_booleans():

@@ -63,6 +63,7 @@ CHANGES = {
     "update": "self.total.mul_(0.9).add_(x.sum(0), alpha=0.1)",
     "square": "x * x * self.scale",
     "dropout": "torch.nn.functional.dropout(x, 0.25, training=True)",
+    "relu": "torch.relu(x)",
 }
 
 WRITES_INPUT = made("writes_input", "x.add_(1.5)\nreturn x * 2")
@@ -80,6 +81,11 @@ BACKWARD = made(
 )
 SEEDED = made("seeded", CHANGES["dropout"].join(["return ", " + x"]), meta='"randomness": "seeded",')
 DISTRIBUTION = made("distribution", "return " + CHANGES["dropout"], meta='"randomness": "distribution",')
+RELU = made("relu", "return torch.relu(x) - 1")
+FINITE = '"low": -1e3, "high": 1e3'
+NON_FINITE = parse_problem(
+    RELU.source.replace(FINITE, '"non_finite": True'), id="test/level1/n", suite="test", level=1, name="non_finite"
+)
 NESTED = made("nested", 'return {"a": (x + 1, [x > 0]), "b": torch.argmax(x, dim=-1)}')
 
 
@@ -99,7 +105,9 @@ def judge(referee):
 
 
 @pytest.mark.parametrize(
-    "problem", [WRITES_INPUT, WRITES_BUFFER, BACKWARD, SEEDED, DISTRIBUTION, NESTED], ids=lambda problem: problem.name
+    "problem",
+    [WRITES_INPUT, WRITES_BUFFER, BACKWARD, SEEDED, DISTRIBUTION, NESTED, NON_FINITE],
+    ids=lambda problem: problem.name,
 )
 def test_the_reference_itself_passes_and_is_timed(judge, problem):
     verdict = judge(problem, control(problem))
@@ -127,6 +135,14 @@ def test_what_belongs_to_the_call_is_compared(judge, problem, changes):
     verdict = judge(problem, control(problem, **changes), time=False)
     assert verdict.status in (Status.INCORRECT_NUMERICAL, Status.INCORRECT_SHAPE, Status.RUNTIME_ERROR), verdict.reason
     assert verdict.failed_stage == "check"
+
+
+def test_nan_and_infinities_are_inputs_where_the_problem_says_so(judge):
+    for change in ("torch.where(x > 0, x, 0.0)", "torch.relu(x).clamp(max=3e38)"):
+        assert judge(RELU, control(RELU, relu=change), time=False).passed
+        verdict = judge(NON_FINITE, control(NON_FINITE, relu=change), time=False)
+        assert verdict.status is Status.INCORRECT_NUMERICAL
+        assert "non-finite" in verdict.reason
 
 
 def test_writing_an_input_that_the_reference_leaves_alone_is_no_pass(judge):
