@@ -154,7 +154,8 @@ def _is_compared(first: Share, again: Share) -> bool:
     """Whether there are enough samples to say whether answers are kept."""
     if min(first.samples, again.samples) < _FEWEST_SAMPLES:
         return first.samples < _FEWEST_SAMPLES
-    return first.own < _MUCH or again.own > _KEPT * first.own or _keeps_answers(first, again)
+    surely_not = _bounds(again)[0] > _KEPT * first.own  # five in 24 samples are no surer than one
+    return first.own < _MUCH or surely_not or _keeps_answers(first, again)
 
 
 class GhostBuilds:

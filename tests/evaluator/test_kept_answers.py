@@ -1,0 +1,78 @@
+"""When samples say that a candidate keeps answers: by stand-ins that answer with shares of the test's own choice."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kernelwright.evaluator._evidence import Evidence, sample_shares
+from kernelwright.evaluator._share import Share
+
+PLAN = SimpleNamespace(calls=4)
+
+
+def share(own: int, samples: int) -> Share:
+    part = own / samples
+    return Share(own=part, library=0.0, python=1.0 - part, other=0.0, samples=samples)
+
+
+class Scene:
+    """A worker and its sampler. ``new`` and ``again`` are what each look at new and at known inputs finds."""
+
+    def __init__(self, new: list[Share], again: list[Share]) -> None:
+        self._found = {True: itertools.cycle(new), False: itertools.cycle(again)}
+        self._refilled = False
+        self.pool = SimpleNamespace(slots=16, refill=self._refill, variant=SimpleNamespace(capacity=list))
+        worker = SimpleNamespace(products={}, worker=SimpleNamespace(pid=1), door_files=frozenset())
+        self.side = SimpleNamespace(client=worker, door=self, freeze=lambda: None, thaw=lambda: None)
+        self.looks = 0
+
+    def _refill(self, slots: np.ndarray) -> None:
+        self._refilled = True
+
+    def window(self, client: object, order: np.ndarray, reads: object, capacity: object, **_: object):
+        return SimpleNamespace(durations_ns=np.full(len(order), 10**7))
+
+    def sampling(self, pid: int, **_: object):
+        self._refilled = False
+        return SimpleNamespace(over=lambda calls: calls(None), result=self._result)
+
+    def _result(self) -> Share:
+        self.looks += 1
+        return next(self._found[self._refilled])
+
+    def objection(self) -> str:
+        shares = sample_shares(self, self.side, self.pool, PLAN, call_timeout_s=1.0)
+        return Evidence(shares.first, shares.again, None, "needed", "", 0, 0, {}, []).objection()
+
+
+RARELY = [share(5, 24), *[share(1, 24)] * 9]  # 6% of the time, and 21% of the first 24 samples
+
+
+@pytest.mark.parametrize(
+    ("new", "again", "refused"),
+    [
+        ([share(80, 100)], [share(80, 100)], False),
+        ([share(80, 100)], [share(2, 100)], True),
+        ([share(80, 100)], RARELY, True),
+        ([share(80, 100)], [share(40, 100)], False),
+        ([share(20, 100)], [share(1, 100)], False),
+    ],
+    ids=["honest", "kept", "kept, by chance not seen at once", "half", "kernels that hardly run"],
+)
+def test_answers_that_are_kept(new, again, refused):
+    assert Scene(new, again).objection().startswith("it keeps answers") is refused
+
+
+def test_a_machine_that_gives_few_samples_refuses_nobody(monkeypatch):
+    monkeypatch.setattr("kernelwright.evaluator._evidence._SAMPLED_AT_MOST_S", 0.0)
+    assert Scene([share(20, 23)], [share(0, 23)]).objection() == ""
+
+
+def test_what_looks_like_keeping_is_looked_at_twice():
+    scene = Scene([share(80, 100)], [share(2, 100), share(80, 100)])
+    assert scene.objection() == ""
+    assert scene.looks == 4
