@@ -36,8 +36,15 @@ ON_DEVICE = [case for case in corpus.attacks() if case.device]
 
 
 def parameters(cases):
-    """Cases as pytest parameters, named."""
-    return [pytest.param(case, id=case.name, marks=[pytest.mark.host_attack] if case.host else []) for case in cases]
+    """Cases as pytest parameters, named.
+
+    Those that test_host.py judges anyway, twice and with the screen off, wait for ``make test-adversarial``.
+    """
+    marks = {case: [pytest.mark.host_attack] if case.host else [] for case in cases}
+    for case in marks:
+        if case.host and not case.screen:
+            marks[case].append(pytest.mark.adversarial)
+    return [pytest.param(case, id=case.name, marks=found) for case, found in marks.items()]
 
 
 def explained(verdict: Verdict) -> str:

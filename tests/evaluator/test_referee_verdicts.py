@@ -145,9 +145,9 @@ def test_idling_once_checked_is_seen_while_timed(judge_softmax, softmax, monkeyp
 
 def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monkeypatch):
     """All that would notice a kernel which reads nothing is switched off, but for the floor; honest ones clear it."""
-    wide = make_problem(SOFTMAX_PROBLEM.replace("64", "2048"), "wide")
+    wide = make_problem(SOFTMAX_PROBLEM.replace("64", "512"), "wide")
     idle = (
-        "class ModelNew(nn.Module):\n    y = torch.zeros(2048, 512)\n    def forward(self, x):\n        return self.y\n"
+        "class ModelNew(nn.Module):\n    y = torch.zeros(512, 512)\n    def forward(self, x):\n        return self.y\n"
     )
     settings = referee.settings.with_values(looks=(24,))
     with Referee(settings) as own, own.open(wide, baselines=("eager",)) as session:

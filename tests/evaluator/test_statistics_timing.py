@@ -238,9 +238,9 @@ def test_binomial_tail_is_exact():
     assert statistics.binomial_tail(4, 3, 0.5) == 0.0
 
 
-def window(read_us: float, elements: int = 1000) -> Window:
+def window(read_us: float, elements: int = 1000, call_us: float = 1.0) -> Window:
     claim = OutputClaim("float32", (elements,), (1,), np.zeros(4 * elements, dtype=np.uint8))
-    return Window(np.full(100, 1000), {3: (claim,), 8: (claim,)}, np.array([read_us, read_us]) * 1000)
+    return Window(np.full(100, call_us * 1000), {3: (claim,), 8: (claim,)}, np.array([read_us, read_us]) * 1000)
 
 
 def turns_until_refused(slow, most: int = 60) -> int | None:
@@ -274,6 +274,16 @@ def test_reads_of_larger_outputs_may_take_longer_in_proportion():
     reads = ReadTimes()
     assert all(reads.wrong(window(45.0, 4000), window(10.0, 1000)) is None for _ in range(60))
     assert any(reads.wrong(window(95.0, 4000), window(10.0, 1000)) is not None for _ in range(60))
+
+
+@pytest.mark.parametrize(
+    ("read_us", "call_us", "refused"),
+    [(55.0, 1500.0, False), (60.0, 1500.0, True), (55.0, 150.0, True), (29.0, 150.0, False)],
+)
+def test_outputs_of_long_calls_may_have_left_the_caches(read_us, call_us, refused):
+    reads = ReadTimes()
+    ours, theirs = window(read_us, 32_000, call_us), window(10.0, 32_000, 100.0)
+    assert any(reads.wrong(ours, theirs) is not None for _ in range(60)) is refused
 
 
 @pytest.mark.parametrize("random", [False, True])
