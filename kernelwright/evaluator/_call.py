@@ -14,6 +14,8 @@ from kernelwright.evaluator import _wire as wire
 if TYPE_CHECKING:
     import torch
 
+STRUCTURE_CHARS = 2000  # of the text of how outputs are nested
+
 
 class CallPlan(NamedTuple):
     """What belongs to a call besides forward's own arguments and results.
@@ -134,6 +136,18 @@ def flatten_outputs(result: Any) -> tuple[Any, ...]:
     if len(flat) > wire.MAX_OUTPUTS:
         raise TypeError(f"forward returned {len(flat)} tensors; at most {wire.MAX_OUTPUTS} are supported")
     return flat
+
+
+def structure_of(result: Any) -> str:
+    """How the tensors of a result are nested: ``tensor``, ``[tensor, [tensor]]`` or ``{'key': tensor}``.
+
+    Tuples and lists are alike, and so are mappings with the same keys in the same order.
+    """
+    if isinstance(result, tuple | list):
+        return f"[{', '.join(map(structure_of, result))}]"
+    if isinstance(result, dict):
+        return f"{{{', '.join(f'{key!r}: {structure_of(item)}' for key, item in result.items())}}}"
+    return "tensor"
 
 
 # ------------------------------------------------------------------------------------------------ a module's state

@@ -33,6 +33,7 @@ class _Progress(ctypes.Structure):
 class OutputClaim(NamedTuple):
     """One output as the worker described it, with the bytes that the referee read at the claimed address."""
 
+    address: int
     dtype: str | None  # None: a dtype that is not supported
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -207,7 +208,7 @@ def _claims(table: np.ndarray, data: np.ndarray, capacity: Sequence[int]) -> tup
         stride = tuple(int(v) for v in row[4 + wire.MAX_DIMENSIONS : 4 + wire.MAX_DIMENSIONS + dimensions])
         code = int(row[2])
         dtype = wire.DTYPES[code] if 0 <= code < len(wire.DTYPES) else None
-        claims.append(OutputClaim(dtype, shape, stride, data[at : at + int(row[1])]))
+        claims.append(OutputClaim(int(row[0]), dtype, shape, stride, data[at : at + int(row[1])]))
         at += limit
     return tuple(claims)
 

@@ -34,6 +34,7 @@ _LOW_BITS = 1 << 12
 _EXPONENT = np.uint32(0x7F800000)
 _LARGE = 30.0
 _WIDEST = 1e4  # where a domain has no bound
+_NOT_WIDE = 5.0  # where normal data goes to a domain's bounds
 _PIECE_OF_A_VECTOR = 16
 _INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
     "int64": np.int64,
@@ -42,6 +43,7 @@ _INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger
     "int8": np.int8,
     "uint8": np.uint8,
 }
+_OF_INTEGERS = ("uniform", "constant_rows", "binary")
 _FLOAT_DTYPES = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _LARGEST = {"float64": 1e300, "float32": 3e38, "float16": 65504.0, "bfloat16": 3e38}
 _TINY = {"float16": 2.0**-12}
@@ -57,13 +59,13 @@ def distributions_for(domain: InputDomain, dtype: str = "float32") -> tuple[str,
     if domain.fill == "structured":
         return ()
     if dtype not in _FLOAT_DTYPES:
-        return ("uniform",)
+        return _OF_INTEGERS if dtype != "bool" and domain.low < domain.high else ("uniform",)
     low, high = domain.low, domain.high
     admits = {
         "normal": True,
         "uniform": True,
         "large": max(-low, high) >= 2.0 * _LARGE,
-        "wide": max(-low, high) >= 8.0 * _LARGE,
+        "wide": max(-low, high) >= _NOT_WIDE,
         "tiny": low <= 0.0 <= high and low < high,
         "constant_rows": low < high,
         "mixed_signs": low < 0.0 < high,
@@ -89,10 +91,12 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
     if dtype == "bool":
         return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
     if dtype in _INTEGER_DTYPES:
-        return _integers(tuple(shape), dtype, domain, rng)
+        return _integers(name, tuple(shape), dtype, domain, rng)
     if dtype not in _FLOAT_DTYPES:
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
     low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
+    if name == "wide":
+        low, high = _reach(domain, low, high)
     values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
     if name == "non_finite":
         values = _with_non_finite(values, domain, rng)
@@ -162,13 +166,22 @@ def _large(shape: tuple[int, ...], low: float, high: float, rng: np.random.Gener
 
 
 def _wide(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
-    """Magnitudes from 1 to the domain's bounds, every one as likely: what only moderate numbers allow shows here."""
+    """Magnitudes from 1 to the bounds, every one as likely: what only moderate numbers allow shows here."""
     least = max(low, -high, 1.0)  # of a domain that lies on one side of zero
     one_sided = min(-low, high) < 2.0 * least
     negative = np.broadcast_to(-low > high if one_sided else rng.random(shape) < 0.5, shape)
     most = np.where(negative, max(-low, least), max(high, least))
-    values = least * np.exp(rng.random(shape) * np.log(np.minimum(most, max(_WIDEST, 2.0 * least)) / least))
+    values = least * np.exp(rng.random(shape) * np.log(most / least))
     return np.asarray(np.where(negative, -values, values))
+
+
+def _reach(domain: InputDomain, low: float, high: float) -> tuple[float, float]:
+    """Bounds for ``wide``: the domain's own, or something far away where it has none."""
+    far = max(_WIDEST, 2.0 * max(low, -high))
+    return (
+        low if math.isfinite(domain.low) else max(low, -far),
+        high if math.isfinite(domain.high) else min(high, far),
+    )
 
 
 def _tiny(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
@@ -223,14 +236,21 @@ def _shrink(name: str, dtype: str) -> float:
     return _TINY[dtype] / 2.0**-40 if name == "tiny" and dtype in _TINY else 1.0
 
 
-def _integers(shape: tuple[int, ...], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
+def _integers(name: str, shape: tuple[int, ...], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
+    """Any whole numbers of the domain; the same one all along a row; or its two bounds, where accumulators overflow."""
     if not (math.isfinite(domain.low) and math.isfinite(domain.high)):
         raise UsageError(
             "integer inputs need finite bounds", hint="declare low and high (inclusive) in PROBLEM['inputs']"
         )
-    limits = np.iinfo(_INTEGER_DTYPES[dtype])
+    kind = _INTEGER_DTYPES[dtype]
+    limits = np.iinfo(kind)
     low, high = max(math.ceil(domain.low), int(limits.min)), min(math.floor(domain.high), int(limits.max))
-    return rng.integers(low, high, shape, dtype=_INTEGER_DTYPES[dtype], endpoint=True)
+    if name == "binary":
+        return np.where(rng.random(shape) < 0.5, kind(low), kind(high))
+    if name == "constant_rows":
+        rows = rng.integers(low, high, (*shape[:-1], 1) if shape else (), dtype=kind, endpoint=True)
+        return np.array(np.broadcast_to(rows, shape))
+    return rng.integers(low, high, shape, dtype=kind, endpoint=True)
 
 
 def _as_dtype(values: FloatArray, dtype: str) -> Array:

@@ -30,6 +30,7 @@ _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _MOSTLY = 0.6
 _KEPT = 0.25  # own kernels that run less than this share of what they did at first keep answers for later
+_STILL = 0.5  # of the share of own kernels that was seen when it was checked, those have to have while timed
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
 
 
@@ -76,6 +77,17 @@ class Evidence(NamedTuple):
             )
         return ""
 
+    def objection_while_timed(self, later: Share) -> str:
+        """Why the candidate is ineligible by its share while it is timed, or an empty string."""
+        if self._hardly_runs_own(later):
+            return f"own kernels take {later.own:.1%} of the time once it is timed, less than {OWN_AT_LEAST:.0%}"
+        first = self.share
+        if first is None or min(first.samples, later.samples) < _FEWEST_SAMPLES or _bounds(first)[0] < _MUCH:
+            return ""
+        if _bounds(later)[1] < _STILL * _bounds(first)[0]:
+            return f"own kernels take {first.own:.0%} of the time when checked, and {later.own:.0%} once it is timed"
+        return ""
+
     def _hardly_runs_own(self, share: Share) -> bool:
         """Whether own kernels take too little of the time.
 
@@ -106,12 +118,14 @@ class Trace(NamedTuple):
     """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
 
     launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
+    structure: how the outputs are nested.
     """
 
     operators: dict[str, int]
     flops: int
     calls: list[dict[str, Any]]
     launches: tuple[int, int] | None
+    structure: str
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
@@ -125,6 +139,7 @@ class Trace(NamedTuple):
             flops if type(flops) is int else 0,
             calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else [],
             (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
+            str(reply.get("structure")),
         )
 
 
@@ -220,6 +235,21 @@ def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, 
     return shares
 
 
+def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Share | None:
+    """The share over new inputs alone, by windows that do not count; for a worker that is frozen at the door.
+
+    Raises:
+        WorkerFailed: the worker died, raised or hung.
+    """
+    share, deadline = None, time.monotonic() + _SAMPLED_AT_MOST_S
+    while share is None or share.samples < _FEWEST_SAMPLES:
+        found = _burst(sampler, side, pool, _new_windows(side, pool, plan, []), call_timeout_s=call_timeout_s)
+        share = _together(share, found)
+        if found is None or time.monotonic() > deadline:
+            break
+    return share
+
+
 def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
     first, again, known = None, None, list[np.ndarray]()
     deadline = time.monotonic() + _SAMPLED_AT_MOST_S
@@ -244,6 +274,7 @@ def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) ->
     for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
         side.freeze()
         pool.refill(order)
+        side.copy_written(order)
         known[:] = [*(window for window in known if not np.isin(window, order).any()), order]
         side.thaw()
         yield order

@@ -112,7 +112,22 @@ def compare_layout(claim: OutputClaim, spec: wire.TensorSpec, j: int, count: int
         return Status.INCORRECT_SHAPE, f"{which} has shape {list(claim.shape)}, {list(spec.shape)} expected"
     if claim.dtype != spec.dtype:
         return Status.INCORRECT_DTYPE, f"{which} has dtype {claim.dtype or 'unknown'}, {spec.dtype} expected"
+    if _repeats(claim.shape, claim.stride) and not _repeats(spec.shape, spec.stride):
+        return (
+            Status.INCORRECT_SHAPE,
+            f"elements of {which} share memory: it cannot be written to as the reference's can",
+        )
     return None
+
+
+def _repeats(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements lie in the same place, as in an expanded view."""
+    reach = 0
+    for step, size in sorted((abs(s), n) for n, s in zip(shape, stride, strict=True) if n > 1):
+        if step <= reach:
+            return 0 not in shape
+        reach += step * (size - 1)
+    return False
 
 
 @np.errstate(invalid="ignore", over="ignore")

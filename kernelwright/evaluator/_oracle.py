@@ -11,7 +11,15 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator import _wire as wire
-from kernelwright.evaluator._call import Call, CallPlan, flatten_outputs, module_state, state_layout
+from kernelwright.evaluator._call import (
+    STRUCTURE_CHARS,
+    Call,
+    CallPlan,
+    flatten_outputs,
+    module_state,
+    state_layout,
+    structure_of,
+)
 from kernelwright.evaluator._worker import Fault, Mapped, Runner, template
 
 if TYPE_CHECKING:
@@ -54,6 +62,7 @@ class Oracle(Runner):
             hidden = facts.hidden_inputs(self.plan)
             self.bind()
             outputs = self.call(*_copies(inputs), *hidden) if self.call is not None else facts.live
+            structure = structure_of(self.model(*_copies(inputs))) if self.plan.plain else ""
         except _runtime.ReferenceFault as fault:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         try:
@@ -70,6 +79,7 @@ class Oracle(Runner):
             "state": [wire.spec_to_json(spec) for spec in state],
             "required": [*(name for name, _ in self.model.named_parameters()), *self.plan.buffers],
             "outputs": specs,
+            "structure": structure[:STRUCTURE_CHARS],
             "plan": self.plan.to_json(),
             "fault": facts.fault(backward=backward, randomness=randomness),
         }

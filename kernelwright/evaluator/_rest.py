@@ -50,13 +50,35 @@ class Watch:
         self._files = files
         self._rng = random.SystemRandom()
         self._known: tuple[_Place, ...] = ()  # of the door, as last read
+        self._stack: int | None = None  # its stack pointer at the door, before any call
+
+    def arrived(self) -> bool:
+        """Whether the worker, frozen and not called yet, stands at the door; remembers how deep its stack is there.
+
+        True as well where the kernel does not tell.
+        """
+        try:
+            Path(f"/proc/{self._pid}/syscall").read_text()
+            stop = _stop(self._pid, str(self._pid), in_calls=False)
+            if stop is None:
+                return False
+            self._known = tuple(place for place in self._places() if place.file in self._files.door_files)
+        except OSError:
+            return True
+        at_door = any(place.start <= stop.counter < place.end for place in self._known)
+        if at_door:
+            self._stack = stop.stack
+        return at_door
 
     def complaint(self) -> str:
         """Why a frozen worker is not at rest; empty where it is, or where the kernel does not tell."""
         try:
             own = str(self._pid)
             tasks = os.listdir(f"/proc/{self._pid}/task")
-            counters = {task: _counter(self._pid, task, in_calls=task == own) for task in tasks}
+            stops = {task: _stop(self._pid, task, in_calls=task == own) for task in tasks}
+            counters = {task: None if stop is None else stop.counter for task, stop in stops.items()}
+            if (stop := stops.get(own)) is not None and self._stack not in (None, stop.stack):
+                return "the candidate waits for its next call at the door, but out of code of its own"
             if len(counters) == 1 and self._is_known(counters.get(own)):
                 return self._changed()
             places = self._places()
@@ -102,8 +124,15 @@ class Watch:
         return found
 
 
-def _counter(pid: int, task: str, *, in_calls: bool) -> int | None:
-    """The program counter of a stopped task; None where it runs or is gone, or is in a system call, unless asked for.
+class _Stop(NamedTuple):
+    """Where a task was stopped: its stack pointer and its program counter."""
+
+    stack: int
+    counter: int
+
+
+def _stop(pid: int, task: str, *, in_calls: bool) -> _Stop | None:
+    """Of a stopped task; None where it runs or is gone, or is in a system call, unless asked for.
 
     In a system call it is where the task goes on afterwards.
     """
@@ -112,4 +141,4 @@ def _counter(pid: int, task: str, *, in_calls: bool) -> int | None:
     except OSError:
         return None
     stopped = len(fields) == 3 and fields[0] == "-1"
-    return int(fields[-1], 16) if stopped or (in_calls and len(fields) == 9) else None
+    return _Stop(int(fields[-2], 16), int(fields[-1], 16)) if stopped or (in_calls and len(fields) == 9) else None

@@ -15,7 +15,7 @@ from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator import _truth as truth
 from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
-from kernelwright.evaluator._client import Builder, Failure, WorkerFailed
+from kernelwright.evaluator._client import Builder, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clockwork import Clockwork
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, sample_shares
 from kernelwright.evaluator._judging import Judgement
@@ -79,6 +79,7 @@ class ProblemSession:
             self._clockwork,
             baselines,
             noise=referee.noise,
+            sampler=referee.share_sampler,
             start=lambda candidate, check_set, progress: self._start(candidate, check_set, "confirm", progress),
             refuse=self._refuse,
         )
@@ -392,6 +393,9 @@ class ProblemSession:
             trace = Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
+        if trace.structure != (wanted := check_set.variants[0].structure):
+            reason = f"forward returns {readable(trace.structure)[:200]}, {wanted[:200]} expected"
+            raise Refused(Status.INCORRECT_SHAPE, "check", reason)
         ghost = replay.result(built=timed, is_right=lambda worker: self._answers_right(worker, check_set))
         progress.evidence = evidence = Evidence(
             share=shares.first,

@@ -6,6 +6,7 @@ the referee prepare its data.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,10 +17,12 @@ from kernelwright.evaluator._client import Client, Failure, WorkerFailed
 from kernelwright.evaluator._clock import Door, Window
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._rest import Watch
+from kernelwright.evaluator._state import Place, are_dense, may_write, places_from_claims, write_state
 from kernelwright.evaluator._truth import Variant
 from kernelwright.sandbox import SharedMemory
 
 SETUP_TIMEOUT_S = 60.0
+_UNTIL_IT_COMES_S = 0.0002
 
 
 class Side:
@@ -42,6 +45,7 @@ class Side:
         self.door = door
         self._pool: Pool | None = None
         self._written: SharedMemory | None = None
+        self._places: list[Place] | None = None
 
     # ------------------------------------------------------------------------------------------ setting up
 
@@ -51,7 +55,7 @@ class Side:
         Raises:
             WorkerFailed: its constructor raises, or its parameters do not correspond.
         """
-        self._pool = None  # a call is bound to the module when its arguments are mapped
+        self._pool, self._places = None, None  # a call is bound to the module when its arguments are mapped
         self.client.request(
             "construct",
             timeout_s=SETUP_TIMEOUT_S,
@@ -67,7 +71,7 @@ class Side:
             for row, drawn in zip(arena, variant.weights, strict=True):
                 row[:] = drawn
             memory.seal()
-            self.client.request(
+            reply = self.client.request(
                 "weights",
                 timeout_s=SETUP_TIMEOUT_S,
                 fds=[memory.fd],
@@ -76,6 +80,14 @@ class Side:
                 state=[wire.spec_to_json(s) for s in variant.state],
                 required=list(variant.required),
             )
+        if not variant.plan.buffers:  # those are put back before each call, to what the worker believes
+            needed = [spec.name in variant.required for spec in variant.state]
+            self._places = places_from_claims(reply.get("places"), variant.state, needed)
+            if not may_write(self.client.worker.pid):
+                self._places = None
+            elif self._places is None and self._watch is not None and are_dense(variant.state):
+                message = "its parameters share memory or have gaps; keep them dense, as the reference does"
+                raise WorkerFailed(Failure("fault", "weights", message), self.name)
 
     def enter(self, pool: Pool, *, only_reading: Sequence[int] | None = None) -> None:
         """Map the slots of ``pool``, unless they are mapped, and go to the door; it stays there running.
@@ -90,6 +102,26 @@ class Side:
         if only_reading is not None:
             self.client.request("floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading))
         self.client.send("enter", yielding=self.door.yielding)
+        if self._watch is not None:
+            self._see_arrive(self._watch)
+
+    def _see_arrive(self, watch: Watch) -> None:
+        """Freeze it when it has come to the door and thaw it there; nothing was revealed yet.
+
+        Raises:
+            WorkerFailed: it dies, or does not come.
+        """
+        deadline = time.monotonic() + SETUP_TIMEOUT_S
+        while True:
+            self.freeze()
+            arrived = watch.arrived()
+            self.thaw()
+            self.client.check_alive("forward")
+            if arrived:
+                return
+            if time.monotonic() > deadline:
+                raise WorkerFailed(Failure("timeout", "forward", "it does not come to the door"), self.name)
+            time.sleep(_UNTIL_IT_COMES_S)
 
     def _map(self, pool: Pool) -> None:
         fds, written_stride = [pool.memory.fd], pool.variant.written_bytes
@@ -131,8 +163,7 @@ class Side:
             WorkerFailed: the worker died, raised, hung, claimed an output that is not there, or does not rest.
         """
         assert self._pool is not None
-        if self._written is not None:
-            self._pool.copy_written(self._written, slots)
+        self.copy_written(slots)
         capacity = self._pool.variant.capacity()
         try:
             window = self.door.window(
@@ -150,12 +181,44 @@ class Side:
             raise WorkerFailed(Failure("fault", "door", complaint), self.name)
         return window
 
-    def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
-        """Have the weights rewritten, off the clock, so do it before the slots are filled; frozen again afterwards.
+    def copy_written(self, slots: np.ndarray) -> None:
+        """Give it the inputs of ``slots`` that calls write to, while it is frozen."""
+        if self._written is not None and self._pool is not None:
+            self._pool.copy_written(self._written, slots)
+
+    @property
+    def writable(self) -> bool:
+        """Whether its weights can be written from outside."""
+        return self._places is not None
+
+    def put_weights(self, drawn: np.ndarray) -> None:
+        """Write weights of any values, (state bytes,) uint8, while it is frozen: no code of its own runs.
 
         Raises:
-            WorkerFailed: the worker died, raised or hung.
+            WorkerFailed: the worker died, or has no tensors where it says.
         """
+        assert self._pool is not None
+        assert self._places is not None
+        self.freeze()
+        try:
+            write_state(self.client.worker.pid, self._places, self._pool.variant.state, drawn)
+        except OSError:
+            self.client.check_alive("forward")
+            failure = Failure("fault", "weights", "its parameters do not lie where it says")
+            raise WorkerFailed(failure, self.name) from None
+
+    def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
+        """Rewrite the weights, off the clock, so do it before the slots are filled; it is frozen afterwards.
+
+        Where buffers are written by calls the worker does it itself, since it puts those back before each call.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung, or has no tensors where it says.
+        """
+        assert self._pool is not None
+        if self.writable:
+            self.put_weights(self._pool.variant.weights[draw])
+            return
         self.thaw()
         try:
             order = np.array([wire.LEAVE - 1 - draw])

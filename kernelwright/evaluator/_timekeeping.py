@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NoReturn
 
@@ -17,8 +18,10 @@ from kernelwright.errors import MachineError
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
+from kernelwright.evaluator._evidence import sample_share
 from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Turns
 from kernelwright.evaluator._truth import CheckSet
@@ -27,6 +30,7 @@ from kernelwright.records import Candidate, FailedStage, Interval, Problem, Spee
 
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less
 _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
+_LOOKS_AT_OWN = 2  # at own kernels' share, of which both must object
 _FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
 
 Start = Callable[[Candidate, CheckSet, Progress], Side]
@@ -45,6 +49,7 @@ class Timekeeper:
         baselines: Sequence[str],
         *,
         noise: NoiseHistory,
+        sampler: ShareSampler,
         start: Start,
         refuse: Refuse,
     ) -> None:
@@ -55,6 +60,7 @@ class Timekeeper:
         self._clockwork = clockwork
         self._baselines = tuple(baselines)
         self._noise = noise
+        self._sampler = sampler
         self._start = start
         self._refuse = refuse
 
@@ -71,7 +77,10 @@ class Timekeeper:
                 )
                 for name in self._timed_baselines()
             }
+            looked_at = secrets.randbelow(max(self._settings.looks[0], 1))
             while progress.read_times.doubtful or any(test.decision is None for test in tests.values()):
+                if pair == looked_at:
+                    self._look(turns, "time", progress)
                 latency = self._turn(turns, pair, 0, "search", progress)
                 for name, test in tests.items():
                     test.add(math.log(latency[name] / latency["candidate"]))
@@ -136,7 +145,10 @@ class Timekeeper:
             with self._turns(sides, check_set, side, "confirm", progress) as turns:
                 names = self._timed_baselines()
                 ratios: dict[str, list[float]] = {name: [] for name in (*names, CONTROL)}
+                looked_at = secrets.randbelow(statistics.WINDOW_PAIRS_PER_PROCESS)
                 for pair in range(statistics.WINDOW_PAIRS_PER_PROCESS):
+                    if pair == looked_at:
+                        self._look(turns, "confirm", progress)
                     latency = self._turn(turns, pair, process, "confirm", progress)
                     for name in names:
                         ratios[name].append(math.log(latency[name] / latency["candidate"]))
@@ -171,6 +183,18 @@ class Timekeeper:
                 raise Refused(Status.QUARANTINED, "confirm", reason)
             raise Refused(status, "time", reason)
         return turn.latency_ms
+
+    def _look(self, turns: Turns, stage: FailedStage, progress: Progress) -> None:
+        """See whether own kernels still do the work, as they did when it was checked; twice, where they seem not to."""
+        evidence = progress.evidence
+        if evidence is None or evidence.share is None:
+            return
+        limit_s = self._settings.call_timeout_s
+        for _ in range(_LOOKS_AT_OWN):
+            share = turns.apart(lambda *where: sample_share(self._sampler, *where, call_timeout_s=limit_s))
+            if share is None or not (reason := evidence.objection_while_timed(share)):
+                return
+        raise Refused(Status.REWARD_HACK if stage == "time" else Status.QUARANTINED, stage, reason)
 
     def _floor(self, check_set: CheckSet, progress: Progress) -> None:
         """Refuse a time that is less than merely reading the inputs takes.

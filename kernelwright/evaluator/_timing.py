@@ -9,11 +9,12 @@ calls are compared with those of the eager reference on the same data. The check
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,9 +24,12 @@ from kernelwright.evaluator._clock import OutputClaim, Window
 from kernelwright.evaluator._judging import compare_layout, judge_probe, judge_trial
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._state import mixed
 from kernelwright.evaluator._statistics import binomial_tail
 from kernelwright.evaluator._truth import Trial, is_normal
 from kernelwright.records import Status, TimingSample
+
+Seen = TypeVar("Seen")
 
 _READ_SHARE = 1 / 16  # secret probability with which a call's output is read
 _LEAST_READS = 2
@@ -44,6 +48,7 @@ _COLD_NS_PER_BYTE = 0.25  # outputs of a call of milliseconds have left the cach
 _COLD_SHARE = 0.03  # and never more than this share of a call
 _SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
 _SURELY = 1e-4
+_MIXED_WEIGHTS = 0.5  # share of turns with weights that no other turn has
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 _FLIPS_OF_ROUNDED = 4.0  # at most so many times the share that rounding flips in the check's trials
 # So many indices, or their share, may differ in so many outputs of a process: a tie among the eight largest of 256
@@ -75,8 +80,10 @@ def plan(fastest_ms: float, slowest_ms: float, window_ms: float, slot_bytes: int
 def secret_calls(rng: np.random.Generator, plan_: Plan, slots: int) -> tuple[np.ndarray, np.ndarray]:
     """Which slots a window reveals, in order, and the positions of the calls whose outputs are read, ascending."""
     order = rng.choice(slots, size=plan_.calls, replace=False)
-    count = max(_LEAST_READS, int(rng.binomial(plan_.calls, _READ_SHARE)))
-    return order, np.sort(rng.choice(plan_.calls, size=min(count, plan_.calls), replace=False))
+    count = min(max(_LEAST_READS, int(rng.binomial(plan_.calls, _READ_SHARE))), plan_.calls)
+    first = int(rng.integers(plan_.calls - 1))
+    others = np.setdiff1d(np.arange(plan_.calls), (first, first + 1))
+    return order, np.sort([first, first + 1, *rng.choice(others, size=count - 2, replace=False)])
 
 
 class Turn(NamedTuple):
@@ -136,7 +143,7 @@ class Comparison:
         return _within(ours, theirs, allowed * budget.spread(ours.size) * norm, 40.0 * allowed * largest)
 
     def _drawn_anew(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str) -> bool:
-        """Whether a random output has no more to do with those of calls before than the reference's has.
+        """Whether a random output, however shifted, has no more to do with those of calls before than the reference's.
 
         Its distribution is judged by calls on the same inputs, and timed inputs never come again: one draw that is kept
         for all of them has the right distribution, too.
@@ -227,14 +234,20 @@ def _related_alike(ours: tuple[np.ndarray, np.ndarray], theirs: tuple[np.ndarray
 
 @np.errstate(invalid="ignore", over="ignore")
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's, over the places where both are finite; 0 where either does not vary."""
+    """Pearson's, of the cyclic shift of one of them at which it is largest; what is not finite counts as the mean."""
     x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (a, b))
-    finite = np.isfinite(x) & np.isfinite(y)
-    if not finite.any():
-        return 0.0
-    x, y = (values[finite] - values[finite].mean() for values in (x, y))
+    x, y = (_centred(values) for values in (x, y))
     power = float(x @ x) * float(y @ y)
-    return float(x @ y) / math.sqrt(power) if 0.0 < power < math.inf else 0.0
+    if not 0.0 < power < math.inf:
+        return 0.0
+    shifted = np.fft.irfft(np.fft.rfft(x) * np.fft.rfft(y).conj(), x.size)
+    return float(np.abs(shifted).max()) / math.sqrt(power)
+
+
+def _centred(values: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(values)
+    mean = float(values[finite].mean()) if finite.any() else 0.0
+    return np.where(finite, values - mean, 0.0)
 
 
 class ReadTimes:
@@ -305,11 +318,7 @@ class Turns:
             WorkerFailed: a side failed; its ``client`` tells which.
         """
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
-        draws, weights = len(self._pool.variant.weights), 0
-        if draws > 1:
-            weights = int(self._rng.integers(draws))
-            for side in self._sides:
-                side.take_weights(weights, call_timeout_s=self._call_timeout_s)
+        weights = self._change_weights()
         self._pool.refill(slots)
         known = self._place_reserve(slots, reads) if weights == 0 else {}
         windows: dict[str, Window] = {}
@@ -332,6 +341,26 @@ class Turns:
             )
         wrong = self._judge_reserve(known, windows[self._sides[0].name]) or self._compare(windows, slots)
         return Turn(latency, tuple(samples), wrong)
+
+    def apart(self, look: Callable[[Side, Pool, Plan], Seen]) -> Seen:
+        """What a look at the candidate finds between two turns, frozen before and after it."""
+        side = self._sides[0]
+        side.freeze()
+        return look(side, self._pool, self._plan)
+
+    def _change_weights(self) -> int | None:
+        """Other weights for all sides: the number of the draw that they have now, None where it is a mixture of two."""
+        variant, draw = self._pool.variant, int(self._rng.integers(max(len(self._pool.variant.weights), 1)))
+        if len(variant.weights) < 2:
+            return 0
+        if self._rng.random() < _MIXED_WEIGHTS and all(side.writable for side in self._sides):
+            drawn = mixed(variant.state, variant.weights, self._rng)
+            for side in self._sides:
+                side.put_weights(drawn)
+            return None
+        for side in self._sides:
+            side.take_weights(draw, call_timeout_s=self._call_timeout_s)
+        return draw
 
     def _place_reserve(self, slots: np.ndarray, reads: np.ndarray) -> dict[int, int]:
         """Put a trial of the reserve, now and then, where an output will be read; which one, by its call."""
@@ -360,11 +389,31 @@ class Turns:
         if "eager" not in windows:
             return None
         theirs = windows["eager"].outputs
+        if (overwritten := self._overwritten(windows)) is not None:
+            return overwritten
         for call, claims in windows[self._sides[0].name].outputs.items():
             wrong = self._comparison.wrong(claims, theirs[call], self._pool.label(int(slots[call])))
             if wrong is not None:
                 return wrong
         return self._read_times.wrong(windows[self._sides[0].name], windows["eager"])
+
+    def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
+        """Outputs where those of the call before lay, which their user would lose, as the reference's do not lie.
+
+        A worker lets go of a result only once it has the next one, so that fresh memory cannot be the same memory.
+        """
+        ours, theirs = windows[self._sides[0].name].outputs, windows["eager"].outputs
+        for call in ours.keys() & {k - 1 for k in ours}:
+            pairs = ((side[call], side[call + 1]) for side in (ours, theirs))
+            mine, others = (any(itertools.starmap(_overlap, itertools.product(*pair))) for pair in pairs)
+            if mine and not others:
+                return Status.REWARD_HACK, "its output lies where that of the call before lay, which it overwrites"
+        return None
+
+
+def _overlap(a: OutputClaim, b: OutputClaim) -> bool:
+    """Whether two outputs share memory."""
+    return a.address < b.address + b.data.size and b.address < a.address + a.data.size
 
 
 @contextlib.contextmanager

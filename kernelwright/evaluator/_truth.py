@@ -28,6 +28,7 @@ _RUNS_OF_FEW = 4  # times as many for few numbers, whose scale no others steady:
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
 WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
 RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
+_RANDOM_ELSEWHERE = 4  # distributions on which a random reference is asked for its outputs in other shapes
 _MARGIN = 64  # bytes of canary after each input of a slot
 _STRIDED_ROOM = 12  # an output may span this many times the bytes of its values
 CANARY = 0xFF  # NaN in every float format
@@ -57,6 +58,7 @@ class Variant(NamedTuple):
     written_bytes: int  # of one slot; 0 where nothing is written
     state_bytes: int
     weights: tuple[np.ndarray, ...]  # drawn states, each state_bytes of uint8
+    structure: str = ""  # how the outputs of forward are nested; empty where a call is more than forward
 
     def inputs_json(self) -> list[Any]:
         """The inputs' layout inside a slot."""
@@ -197,6 +199,7 @@ class OracleSession:
             written_bytes=written_bytes if plan.written else 0,
             state_bytes=wire.place(state)[1],
             weights=(),
+            structure=str(reply["structure"]),
         )
 
     def _trials_of(self, variant: Variant, *, full: bool) -> tuple[Variant, tuple[Trial, ...], tuple[Trial, ...]]:
@@ -215,19 +218,21 @@ class OracleSession:
         trials += self._probes(variant, at=len(trials))
         if full:
             reserve = (self._truth(variant, "own", self._draw(variant)), *self._probes(variant, at=1))
-            if variant.required and self._problem.meta.weights == "inputs":
-                for draw in range(1, WEIGHT_DRAWS):
-                    variant = self._draw_weights(variant, kept=_KEPT if draw == WEIGHT_DRAWS - 1 else 0.0)
-                    trials.append(self._truth(variant, "own", self._draw(variant)))
+        if variant.required and self._problem.meta.weights == "inputs":
+            for draw in range(1, WEIGHT_DRAWS):
+                variant = self._draw_weights(variant, kept=_KEPT if draw == WEIGHT_DRAWS - 1 else 0.0)
+                trials.append(self._truth(variant, "own", self._draw(variant)))
         return variant, tuple(trials), reserve
 
     def _random_trials(self, variant: Variant, *, full: bool) -> tuple[Trial, ...]:
         """Trials of a reference whose distribution is judged: outputs of many calls on the same inputs."""
-        trials = [self._draws(variant, "own", self._draw(variant))]
-        if full:
-            wanted = _distributions_of(variant)[:2]
-            trials += [self._draws(variant, name, self._compose(variant, name)) for name in wanted]
-        return tuple(trials)
+        wanted = (
+            _distributions_of(variant)[: max(self._trials, 1)]
+            if full
+            else _distributions_of(variant)[:_RANDOM_ELSEWHERE]
+        )
+        own = self._draws(variant, "own", self._draw(variant))
+        return (own, *(self._draws(variant, name, self._compose(variant, name)) for name in wanted))
 
     def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
         trial = self._truth(variant, distribution, data)

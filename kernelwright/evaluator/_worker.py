@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from kernelwright import inline
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._call import (
+    STRUCTURE_CHARS,
     Call,
     CallPlan,
     StateMismatch,
@@ -31,6 +32,7 @@ from kernelwright.evaluator._call import (
     match_state,
     module_state,
     state_layout,
+    structure_of,
 )
 from kernelwright.sandbox.messages import recv_message, send_message
 
@@ -245,6 +247,7 @@ class Runner:
         self.plan = CallPlan()
         self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
         self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
+        self.storages: list[torch.UntypedStorage] = []  # of these, to outlive whatever the candidate does
         self.call: Call | None = None
         self.guard: Guard | None = None
         # Forks of one zygote share its heap's layout, and where tensors lie is worth a per cent of a kernel's time: the
@@ -319,8 +322,15 @@ class Runner:
         self.forward = self.model
         self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
 
-    def do_weights(self, fds: list[int], stride: int, count: int, state: list[Any], required: list[str]) -> None:
-        """Map ``count`` draws of the reference's state and copy the first into the module's own tensors."""
+    def do_weights(
+        self, fds: list[int], stride: int, count: int, state: list[Any], required: list[str]
+    ) -> dict[str, Any]:
+        """Map ``count`` draws of the reference's state and copy the first into the module's own tensors.
+
+        Answers with address and strides of each, in the order of ``state``; None where the module has none.
+        """
+        import torch
+
         specs = [wire.spec_from_json(item) for item in state]
         arena = Mapped(fds[0], stride * count, writable=False)
         with blamed("weights", self.filename):
@@ -336,6 +346,8 @@ class Runner:
                 (tensor, [arena.tensor(spec, base=k * stride) for k in range(count)]) for spec, tensor in found
             ]
             self.take_weights(0)
+            self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
+            return {"places": [_place(self.named.get(spec.name), spec) for spec in specs]}
 
     def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
         """Tensors of a class of their own would run its code while weights are copied, when no clock runs."""
@@ -443,7 +455,8 @@ class Runner:
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
         """Two calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
 
-        Where kernels are interpreted, ``launches`` says how many either call launches.
+        Where kernels are interpreted, ``launches`` says how many either call launches. A third call says how its
+        outputs are nested (``structure``).
         """
         import torch
 
@@ -458,12 +471,14 @@ class Runner:
             first = self._launches(forward)
         with blamed("forward", self.filename), torch.no_grad():
             launches = [first, self._launches(forward)]
+            structure = structure_of(forward(*self.slots[0])) if self.plan.plain else ""
         fits = len(json.dumps(calls)) <= _CALLS_BYTES  # a message holds 64 KB
         return {
             "operators": log.names(),
             "flops": log.flops,
             "calls": calls if fits else [],
             "launches": launches if self.triton else None,
+            "structure": structure[:STRUCTURE_CHARS],
         }
 
     # -- helpers
@@ -528,6 +543,18 @@ class Runner:
 
         with interpreter.cuda_as_cpu():
             yield
+
+
+def _place(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | None:
+    """Where the referee may write a tensor's values: address and strides; nothing where it has others."""
+    import torch
+
+    plain = torch.Tensor
+    if tensor is None:
+        return None
+    if tensor.layout is not torch.strided or tensor.dtype is not getattr(torch, spec.dtype):
+        return []
+    return [plain.data_ptr(tensor), list(plain.stride(tensor))]
 
 
 def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:

@@ -54,8 +54,8 @@ def test_a_domain_admits_only_what_fits():
     names = _distributions.distributions_for
     everything = ("normal", "uniform", "large", "wide", "tiny", "constant_rows", "mixed_signs", "binary")
     assert names(EVERYWHERE) == everything
-    moderate = InputDomain(fill="normal", low=-100.0, high=100.0)
-    assert names(moderate) == tuple(name for name in everything if name != "wide")
+    moderate = InputDomain(fill="normal", low=-4.0, high=4.0)
+    assert names(moderate) == tuple(name for name in everything if name not in ("large", "wide"))
     assert names(InputDomain(fill="uniform", low=0.0, high=1.0)) == (
         "normal",
         "uniform",
@@ -66,7 +66,8 @@ def test_a_domain_admits_only_what_fits():
     assert names(InputDomain(fill="normal", low=0.5, high=2.0)) == ("normal", "uniform", "constant_rows")
     assert names(InputDomain()) == ()
     assert names(InputDomain(fill="normal", non_finite=True)) == (*everything, "non_finite")
-    assert names(InputDomain(fill="uniform", low=0, high=9), "int64") == ("uniform",)
+    assert names(InputDomain(fill="uniform", low=0, high=9), "int64") == ("uniform", "constant_rows", "binary")
+    assert names(InputDomain(fill="uniform", low=3, high=3), "int64") == names(EVERYWHERE, "bool") == ("uniform",)
 
 
 def test_the_distributions_are_what_they_say():
@@ -115,6 +116,13 @@ def test_integers_and_booleans():
     x = draw("uniform", InputDomain(fill="uniform", low=0, high=3), "int64")
     assert x.dtype == np.int64
     assert set(np.unique(x)) == {0, 1, 2, 3}
+    far = InputDomain(fill="uniform", low=-(2.0**40), high=2.0**40)
+    bounds = draw("binary", far, "int32")
+    assert bounds.dtype == np.int32
+    assert set(np.unique(bounds)) == {-(2**31), 2**31 - 1}
+    rows = draw("constant_rows", far, "int64")
+    assert (rows == rows[:, :1]).all()
+    assert len(np.unique(rows)) > 10
     assert draw("uniform", EVERYWHERE, "bool").dtype == np.bool_
     with pytest.raises(UsageError, match="finite bounds"):
         draw("uniform", EVERYWHERE, "int32")

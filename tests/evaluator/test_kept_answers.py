@@ -27,7 +27,9 @@ class Scene:
         self._refilled = False
         self.pool = SimpleNamespace(slots=16, refill=self._refill, variant=SimpleNamespace(capacity=list))
         worker = SimpleNamespace(products={}, worker=SimpleNamespace(pid=1), door_files=frozenset())
-        self.side = SimpleNamespace(client=worker, door=self, freeze=lambda: None, thaw=lambda: None)
+        self.side = SimpleNamespace(
+            client=worker, door=self, freeze=lambda: None, thaw=lambda: None, copy_written=lambda slots: None
+        )
         self.looks = 0
 
     def _refill(self, slots: np.ndarray) -> None:

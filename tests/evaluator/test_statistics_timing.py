@@ -11,6 +11,7 @@ import pytest
 
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator._clock import OutputClaim, Window
+from kernelwright.evaluator._judging import compare_layout
 from kernelwright.evaluator._timing import Comparison, ReadTimes
 from kernelwright.evaluator._wire import TensorSpec
 from kernelwright.records import Status
@@ -239,7 +240,7 @@ def test_binomial_tail_is_exact():
 
 
 def window(read_us: float, elements: int = 1000, call_us: float = 1.0) -> Window:
-    claim = OutputClaim("float32", (elements,), (1,), np.zeros(4 * elements, dtype=np.uint8))
+    claim = OutputClaim(0, "float32", (elements,), (1,), np.zeros(4 * elements, dtype=np.uint8))
     return Window(np.full(100, call_us * 1000), {3: (claim,), 8: (claim,)}, np.array([read_us, read_us]) * 1000)
 
 
@@ -294,7 +295,7 @@ def test_signalling_nans_are_wrong_and_nothing_worse(random):
     theirs = np.linspace(-1.0, 1.0, 64, dtype=np.float32)
     ours = theirs.copy()
     ours.view(np.uint32)[7] = 0x7FA00000  # casting it raises the processor's flag for invalid operations
-    claims = [(OutputClaim("float32", (64,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
+    claims = [(OutputClaim(0, "float32", (64,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
     wrong = Comparison([spec], [trial], 1.0, random=random).wrong(*claims, "normal")
     assert wrong is not None
     assert wrong[0] is Status.INCORRECT_NUMERICAL
@@ -305,7 +306,7 @@ def test_signalling_nans_are_wrong_and_nothing_worse(random):
 
 @pytest.mark.parametrize("label", ["normal", "uniform"])
 @pytest.mark.parametrize("kind", ["mask", "noise"])
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kept", ["", "as it was", "turned"])
 def test_random_outputs_are_drawn_anew_for_every_call(kind, kept, label):
     rng = np.random.default_rng(5)
     trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=None)])
@@ -317,13 +318,36 @@ def test_random_outputs_are_drawn_anew_for_every_call(kind, kept, label):
     def call():
         x = rng.standard_normal(4096)
         ours = draw(np.random.default_rng(1) if kept else rng)
+        ours = np.roll(ours, int(rng.integers(4096))) if kept == "turned" else ours
         both = [x * drawn if kind == "mask" else x + drawn for drawn in (ours, draw(rng))]
-        claims = [(OutputClaim("float32", (4096,), (1,), y.astype(np.float32).view(np.uint8)),) for y in both]
+        claims = [(OutputClaim(0, "float32", (4096,), (1,), y.astype(np.float32).view(np.uint8)),) for y in both]
         return comparison.wrong(*claims, label)
 
     assert call() is None
-    assert (call() is not None) == kept
+    assert (call() is not None) == bool(kept)
     assert kept or all(call() is None for _ in range(40))
+
+
+# ------------------------------------------------------------------------------------------------ where outputs lie
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "wanted", "status"),
+    [
+        ((4, 8), (8, 1), (8, 1), None),
+        ((4, 8), (1, 4), (8, 1), None),
+        ((4, 8), (16, 2), (8, 1), None),
+        ((4, 8), (0, 1), (8, 1), Status.INCORRECT_SHAPE),
+        ((4, 8), (1, 1), (8, 1), Status.INCORRECT_SHAPE),
+        ((4, 8), (0, 1), (0, 1), None),
+        ((1, 8), (0, 1), (8, 1), None),
+        ((0, 8), (0, 1), (8, 1), None),
+    ],
+)
+def test_elements_of_an_output_share_memory_only_as_the_references_do(shape, stride, wanted, status):
+    claim = OutputClaim(0, "float32", shape, stride, np.zeros(0, dtype=np.uint8))
+    found = compare_layout(claim, TensorSpec("", "float32", shape, wanted), 0, 1)
+    assert (None if found is None else found[0]) is status
 
 
 # ------------------------------------------------------------------------------------------------ indices
@@ -342,7 +366,7 @@ def outputs_until_refused(
     comparison = Comparison([spec], [trial], 1.0, random=False)
     theirs = np.arange(of)
     ours = np.where(np.arange(of) < different, theirs + 1, theirs)
-    claims = [(OutputClaim("int64", (of,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
+    claims = [(OutputClaim(0, "int64", (of,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
     return next((n for n in range(1, 60) if comparison.wrong(*claims, label) is not None), None)
 
 
