@@ -58,7 +58,7 @@ def test_memory_that_is_not_there_is_an_error():
     places = places_from_claims([[8, [4, 1]], None], SPECS, [True, False])
     assert places is not None
     assert len(places) == 1
-    with pytest.raises(OSError, match="[Ee]rror"):
+    with pytest.raises(OSError, match=r"[Ee]rror"):
         write_state(os.getpid(), places, SPECS, drawn(1))
 
 
