@@ -29,8 +29,7 @@ _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets t
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _MOSTLY = 0.6
-_KEPT = 0.25  # own kernels that run less than this share of what they did at first keep answers for later
-_STILL = 0.5  # of the share of own kernels that was seen when it was checked, those have to have while timed
+_KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
 
 
@@ -84,7 +83,7 @@ class Evidence(NamedTuple):
         first = self.share
         if first is None or min(first.samples, later.samples) < _FEWEST_SAMPLES or _bounds(first)[0] < _MUCH:
             return ""
-        if _bounds(later)[1] < _STILL * _bounds(first)[0]:
+        if _bounds(later)[1] < _KEPT * _bounds(first)[0]:
             return f"own kernels take {first.own:.0%} of the time when checked, and {later.own:.0%} once it is timed"
         return ""
 

@@ -78,3 +78,20 @@ def test_what_looks_like_keeping_is_looked_at_twice():
     scene = Scene([share(80, 100)], [share(2, 100), share(80, 100)])
     assert scene.objection() == ""
     assert scene.looks == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "refused"),
+    [
+        (share(80, 100), share(70, 100), False),
+        (share(80, 100), share(30, 100), False),
+        (share(80, 100), share(8, 100), True),
+        (share(80, 100), share(1, 100), True),
+        (share(15, 100), share(7, 100), False),
+        (share(80, 100), share(0, 20), False),
+        (None, share(50, 100), False),
+    ],
+)
+def test_own_kernels_that_rest_once_they_are_timed(first, later, refused):
+    evidence = Evidence(first, None, None, "needed", "", 10**6, 10**6, {}, [])
+    assert bool(evidence.objection_while_timed(later)) is refused
