@@ -49,11 +49,8 @@ def _place(claim: Any, spec: wire.TensorSpec) -> Place | None:
     if not isinstance(stride, list) or len(stride) != len(spec.shape) or any(type(s) is not int for s in stride):
         return None
     theirs = spec._replace(stride=tuple(stride), offset=0)
-    dense = (
-        theirs.elements * wire.ITEM_BYTES[spec.dtype] == spec.value_bytes
-    )  # no gaps, so nothing else lies in between
     inside = 0 < address < _END_OF_USER_SPACE - spec.value_bytes or spec.value_bytes == 0
-    if min(stride, default=1) < 0 or not dense or not inside:
+    if min(stride, default=1) < 0 or not are_dense([theirs]) or not inside:  # something else may lie in gaps
         return None
     return Place(address, theirs)
 

@@ -28,7 +28,9 @@ from kernelwright.evaluator._truth import CheckSet
 from kernelwright.evaluator._workers import CONTROL, Workers
 from kernelwright.records import Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
 
-_TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less
+_TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
+_TIMEABLE_SLOWLY_MS = 0.05  # or less than this though it has hardly anything to do, on a machine as slow as that:
+_LITTLE_BYTES, _LITTLE_FLOPS = 8 << 10, 100_000
 _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
 _LOOKS_AT_OWN = 2  # at own kernels' share, of which both must object
 _FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
@@ -87,7 +89,7 @@ class Timekeeper:
                 pair += 1
         intervals = {name: test.interval() for name, test in tests.items()}
         bound = self._settings.search_noise_bound
-        self._conclude(progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
+        self._conclude(check_set, progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
         self._floor(check_set, progress)
 
     def confirm(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> None:
@@ -111,7 +113,9 @@ class Timekeeper:
             if not statistics.disturbed(strayed, bound):
                 pairs = max(len(found) for found in values.values())
                 whole = {name: statistics.stein_interval(v) for name, v in values.items() if len(v) == pairs}
-                self._conclude(progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound)
+                self._conclude(
+                    check_set, progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound
+                )
                 self._floor(check_set, progress)
                 return
             progress.artifacts["void confirmation"] = f"control ratio {strayed.ratios()[0]:.4f}"
@@ -214,6 +218,7 @@ class Timekeeper:
 
     def _conclude(
         self,
+        check_set: CheckSet,
         progress: Progress,
         intervals: Mapping[str, statistics.LogInterval],
         *,
@@ -228,12 +233,13 @@ class Timekeeper:
                 f"no baseline of {self._problem.id} could be timed: {why}", hint="add the baseline eager"
             )
         eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
-        if eager_ms < _TIMEABLE_MS:
+        timeable = eager_ms >= (_TIMEABLE_SLOWLY_MS if _does_little(check_set) else _TIMEABLE_MS)
+        if not timeable:
             progress.note("too-small-to-time", f"the reference takes {1000 * eager_ms:.2g} us: overhead decides")
         speedup = {}
         for name, interval in intervals.items():
             median, low, high = interval.ratios()
-            faster = interval.low > math.log1p(noise_bound) and eager_ms >= _TIMEABLE_MS
+            faster = interval.low > math.log1p(noise_bound) and timeable
             speedup[name] = Speedup(median=median, low=low, high=high, faster=faster)
         own = [s.latency_ms for s in progress.samples if s.role == "candidate"]
         median, low, high = statistics.latency_interval(own)
@@ -253,3 +259,8 @@ class Timekeeper:
     def _twin_names(self) -> tuple[str, ...]:
         """Baselines to run; the eager reference is always there, since timed outputs are compared with its own."""
         return ("eager", *(name for name in self._timed_baselines() if name != "eager"))
+
+
+def _does_little(check_set: CheckSet) -> bool:
+    """Whether a call's work takes less than a microsecond, whatever the reference needs for it."""
+    return check_set.variants[0].bytes_moved < _LITTLE_BYTES and check_set.flops < _LITTLE_FLOPS

@@ -11,7 +11,8 @@ from kernelwright.records import Stage, Status, Verdict
 # right, their kernels slower than the reference, and what they try besides has no effect: with the screen off they pass
 # with their true time, and are not called faster.
 SCREEN_CARRIES: dict[str, str] = {
-    "timing/changed_slots_together": "in calls of two microseconds, kept answers are not always sampled often enough",
+    "timing/changed_slots_together": "in calls of two microseconds, kept answers are not always sampled often enough; "
+    "nothing that does so little is called faster",
     "timing/clock_patched": "no clock of its process counts",
     "timing/first_calls_padded": "a window's time is the sum over all of its calls",
     "timing/flags_for_the_reference": "the reference runs in a process of its own",

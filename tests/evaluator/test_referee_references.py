@@ -53,6 +53,18 @@ def test_a_scalar_output_can_be_timed(referee):
     assert 0.1 < verdict.speedup("eager").median < 10
 
 
+@pytest.mark.parametrize(("result", "little"), [("x.sum(-1)", True), ("(x @ x.T).repeat(16, 16) * 2", False)])
+def test_nothing_is_called_faster_where_there_is_hardly_anything_to_do(referee, monkeypatch, result, little):
+    monkeypatch.setattr("kernelwright.evaluator._timekeeping._TIMEABLE_MS", 0.0)
+    made = problem(f"return {result}")
+    source = made.source.replace("class Model(", "class ModelNew(")
+    with referee.open(made, baselines=("eager",)) as session:
+        verdict = session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), control=True).verdict
+    assert verdict.passed, verdict.reason
+    assert ("too-small-to-time" in {finding.rule for finding in verdict.findings}) is little
+    assert not (little and verdict.speedup("eager").faster)
+
+
 def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
     with pytest.raises(UsageError, match="fastest") as caught:
         referee.open(problem("return x + 1"), baselines=("eager", "fastest"))
