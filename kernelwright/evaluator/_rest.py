@@ -132,7 +132,7 @@ class _Stop(NamedTuple):
 
 
 def _stop(pid: int, task: str, *, in_calls: bool) -> _Stop | None:
-    """Of a stopped task; None where it runs or is gone, or is in a system call, unless asked for.
+    """Of a stopped task; None where it runs, is gone or going, or is in a system call, unless asked for.
 
     In a system call it is where the task goes on afterwards.
     """
@@ -140,5 +140,7 @@ def _stop(pid: int, task: str, *, in_calls: bool) -> _Stop | None:
         fields = Path(f"/proc/{pid}/task/{task}/syscall").read_text().split()
     except OSError:
         return None
-    stopped = len(fields) == 3 and fields[0] == "-1"
-    return _Stop(int(fields[-2], 16), int(fields[-1], 16)) if stopped or (in_calls and len(fields) == 9) else None
+    if not (len(fields) == 3 and fields[0] == "-1") and not (in_calls and len(fields) == 9):
+        return None
+    stack, counter = int(fields[-2], 16), int(fields[-1], 16)
+    return _Stop(stack, counter) if counter else None  # zeros, of one that was killed

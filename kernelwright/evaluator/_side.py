@@ -23,6 +23,7 @@ from kernelwright.sandbox import SharedMemory
 
 SETUP_TIMEOUT_S = 60.0
 _UNTIL_IT_COMES_S = 0.0002
+_DYING_S = 0.25  # within which a killed worker is gone, large as it may be
 
 
 class Side:
@@ -177,9 +178,20 @@ class Side:
             )
         finally:
             self.freeze()
-        if self._watch is not None and (complaint := self._watch.complaint()):
-            raise WorkerFailed(Failure("fault", "door", complaint), self.name)
+        if self._watch is not None and self._watch.complaint():
+            self._object(self._watch)
         return window
+
+    def _object(self, watch: Watch) -> None:
+        """Refuse a worker that does not rest, and not one that somebody kills: it stands anywhere while it dies.
+
+        Raises:
+            WorkerFailed: it does not rest, or died.
+        """
+        self.client.worker.wait(_DYING_S)
+        self.client.check_alive("forward")
+        if complaint := watch.complaint():
+            raise WorkerFailed(Failure("fault", "door", complaint), self.name)
 
     def copy_written(self, slots: np.ndarray) -> None:
         """Give it the inputs of ``slots`` that calls write to, while it is frozen."""

@@ -65,3 +65,26 @@ def test_a_worker_that_is_gone_is_told_elsewhere():
     process = subprocess.Popen(["true"])
     process.wait()
     assert Watch(process.pid, OTHER_FILES).complaint() == ""
+
+
+def test_one_that_was_killed_is_not_said_to_stand_anywhere(stopped):
+    os.kill(stopped, signal.SIGKILL)
+    os.waitid(os.P_PID, stopped, os.WEXITED | os.WNOWAIT)
+    watch = Watch(stopped, OTHER_FILES)
+    assert {watch.complaint() for _ in range(40)} == {""}
+
+
+def test_a_worker_that_waits_deeper_in_its_stack_than_before_is_found(stopped):
+    for place in Watch(stopped, OTHER_FILES)._places():
+        door = SimpleNamespace(
+            door_files=frozenset({place.file}), door_data=Path(place.name).read_bytes(), products=set()
+        )
+        watch = Watch(stopped, door)
+        if not watch.arrived():
+            continue
+        assert watch.complaint() == ""
+        watch._stack -= 16
+        assert "out of code of its own" in watch.complaint()
+        break
+    else:
+        assert Path(f"/proc/{stopped}/syscall").read_text().split()[0] != "-1", "nobody at the door sleeps in a call"
