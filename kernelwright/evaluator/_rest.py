@@ -52,10 +52,15 @@ class Watch:
         self._known: tuple[_Place, ...] = ()  # of the door, as last read
         self._stack: int | None = None  # its stack pointer at the door, before any call
 
-    def arrived(self) -> bool:
-        """Whether the worker, frozen and not called yet, stands at the door; remembers how deep its stack is there.
+    def forget(self) -> None:
+        """It leaves the door, or comes to it anew."""
+        self._stack = None
 
-        True as well where the kernel does not tell.
+    def arrived(self) -> bool:
+        """Whether the worker, frozen and not called yet, waits at the door; remembers how deep its stack is there.
+
+        It does where it has stood there twice, with the same stack: one that has just come may have stopped at the
+        door's first instruction, for a page fault. True as well where the kernel does not tell.
         """
         try:
             Path(f"/proc/{self._pid}/syscall").read_text()
@@ -66,9 +71,8 @@ class Watch:
         except OSError:
             return True
         at_door = any(place.start <= stop.counter < place.end for place in self._known)
-        if at_door:
-            self._stack = stop.stack
-        return at_door
+        before, self._stack = self._stack, stop.stack if at_door else None
+        return at_door and before == self._stack
 
     def complaint(self) -> str:
         """Why a frozen worker is not at rest; empty where it is, or where the kernel does not tell."""

@@ -113,6 +113,7 @@ class Side:
             WorkerFailed: it dies, or does not come.
         """
         deadline = time.monotonic() + SETUP_TIMEOUT_S
+        watch.forget()
         while True:
             self.freeze()
             arrived = watch.arrived()

@@ -80,6 +80,7 @@ def test_a_worker_that_waits_deeper_in_its_stack_than_before_is_found(stopped):
             door_files=frozenset({place.file}), door_data=Path(place.name).read_bytes(), products=set()
         )
         watch = Watch(stopped, door)
+        assert not watch.arrived(), "it may have only just come"
         if not watch.arrived():
             continue
         assert watch.complaint() == ""
