@@ -322,7 +322,12 @@ def test_shapes_may_be_given_instead(user, tmp_path):
     path = user / "package" / "mine.py"
     problem = capture_module(f"{path}:alone", "float32[5, 8]:-2..2, int64[5]:1..9", out, name="Mine", workdir=user)
     assert problem.meta.title == "Mine"
-    assert problem.meta.inputs["x"].model_dump() == {"fill": "uniform", "low": -2.0, "high": 2.0}
+    assert problem.meta.inputs["x"].model_dump() == {
+        "fill": "uniform",
+        "low": -2.0,
+        "high": 2.0,
+        "non_finite": False,
+    }
     made = _runtime.make_inputs(_runtime.load_reference(problem.source, {}), 2)
     assert made[0].shape == (5, 8)
     assert 1 <= int(made[1].min()) <= int(made[1].max()) <= 9
