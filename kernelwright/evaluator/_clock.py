@@ -56,6 +56,18 @@ class Window(NamedTuple):
         return float(self.durations_ns.sum()) / len(self.durations_ns) / 1e6
 
 
+class _Room(NamedTuple):
+    """Memory that the library works on during one window: calls in rows, or outputs that are read."""
+
+    nonces: np.ndarray  # (calls,) uint64
+    split: np.ndarray  # (calls,): where in an output its read begins
+    buffer: np.ndarray  # (reads, bytes of all outputs) uint8
+    limits: np.ndarray  # (outputs,) bytes
+    tables: np.ndarray  # (reads, outputs, words): how the worker describes them
+    durations_ns: np.ndarray  # (calls,)
+    reads_ns: np.ndarray  # (reads,)
+
+
 class DoorLibrary:
     """The compiled ``_door.c``: for the referee by ctypes, for workers as a sealed memory file."""
 
@@ -128,55 +140,80 @@ class Door:
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
         """
-        calls, outputs = len(slots), len(capacity)
         order = np.ascontiguousarray(slots, dtype=np.int64)
-        nonces = _nonces(calls)
-        read_after = np.zeros(calls, dtype=np.uint8)
+        read_after = np.zeros(len(slots), dtype=np.uint8)
         read_after[np.asarray(reads, dtype=np.int64)] = 1
-        split = np.random.default_rng().random(calls)
-        read_bytes = int(sum(capacity))
-        buffer = self._touched(max(int(read_after.sum()), 1), max(read_bytes, 1))
-        tables = np.zeros((len(buffer), wire.MAX_OUTPUTS, wire.ROW_WORDS), dtype=np.int64)
-        limits = np.asarray(capacity, dtype=np.int64)
-        durations = np.zeros(calls, dtype=np.int64)
-        reads_ns = np.zeros(len(buffer), dtype=np.int64)
-        progress = _Progress()
+        room, progress = self._room(order, read_after, capacity), _Progress()
+        go_on = self._bound(client, order, read_after, room, progress, meanwhile)
+        begin()
+        self._wait(client, go_on, room, progress, call_timeout_s)
+        finish()
+        positions = np.flatnonzero(read_after)
+        outputs_read = {int(p): _claims(room.tables[r], room.buffer[r], capacity) for r, p in enumerate(positions)}
+        return Window(room.durations_ns, outputs_read, room.reads_ns[: len(positions)])
+
+    def _room(self, order: np.ndarray, read_after: np.ndarray, capacity: Sequence[int]) -> _Room:
+        """Memory for what a window over the slots ``order`` finds, with all that the library is told of it."""
+        buffer = self._touched(max(int(read_after.sum()), 1), max(int(sum(capacity)), 1))
+        return _Room(
+            nonces=_nonces(len(order)),
+            split=np.random.default_rng().random(len(order)),
+            buffer=buffer,
+            limits=np.asarray(capacity, dtype=np.int64),
+            tables=np.zeros((len(buffer), wire.MAX_OUTPUTS, wire.ROW_WORDS), dtype=np.int64),
+            durations_ns=np.zeros(len(order), dtype=np.int64),
+            reads_ns=np.zeros(len(buffer), dtype=np.int64),
+        )
+
+    def _bound(
+        self,
+        client: Client,
+        order: np.ndarray,
+        read_after: np.ndarray,
+        room: _Room,
+        progress: _Progress,
+        meanwhile: Meanwhile | None,
+    ) -> Callable[[int], int]:
+        """The library's window, which wants nothing more than its patience in ns; the arrays have to outlive it."""
+        function, argument = meanwhile or (None, None)
         arguments = (
             ctypes.c_void_p(self._reveal_at),
             ctypes.c_void_p(self._answer_at),
             ctypes.byref(progress),
             ctypes.c_int(client.worker.pid),
-            *_pointers(order, nonces),
-            ctypes.c_int64(calls),
-            *_pointers(read_after, split, buffer),
-            ctypes.c_int64(read_bytes),
-            *_pointers(limits),
-            ctypes.c_int64(outputs),
-            *_pointers(tables, durations, reads_ns),
+            *_pointers(order, room.nonces),
+            ctypes.c_int64(len(order)),
+            *_pointers(read_after, room.split, room.buffer),
+            ctypes.c_int64(int(room.limits.sum())),
+            *_pointers(room.limits),
+            ctypes.c_int64(len(room.limits)),
+            *_pointers(room.tables, room.durations_ns, room.reads_ns),
         )
-        function, argument = meanwhile or (None, None)
         waiting = ctypes.c_int(self._yielding), ctypes.c_void_p(function), ctypes.c_void_p(argument)
+        return lambda patience_ns: int(self._library.window(*arguments, ctypes.c_int64(patience_ns), *waiting))
+
+    def _wait(
+        self, client: Client, go_on: Callable[[int], int], room: _Room, progress: _Progress, call_timeout_s: float
+    ) -> None:
+        """Reveal all slots and wait for each acknowledgement.
+
+        Raises:
+            WorkerFailed: as :meth:`window`.
+        """
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
-        begin()
-        while True:
-            code = self._library.window(*arguments, ctypes.c_int64(patience), *waiting)
-            if code == _DONE:
-                break
+        while (code := go_on(patience)) != _DONE:
+            client.check_alive("forward")  # of one that has died no output can be read
             if code != _PENDING:
-                client.check_alive("forward")  # of one that has died no output can be read
-                failure = _bad_output(code, tables[progress.reads], outputs, self._claimed_outputs())
-                raise WorkerFailed(failure, client.name)
+                claimed = self._claimed_outputs()
+                raise WorkerFailed(
+                    _bad_output(code, room.tables[progress.reads], len(room.limits), claimed), client.name
+                )
             if progress.next != at:
                 at, deadline = progress.next, time.monotonic() + call_timeout_s
-            client.check_alive("forward")
             if time.monotonic() > deadline:
                 failure = Failure("timeout", "forward", f"a call took longer than {call_timeout_s:g} s")
                 raise WorkerFailed(failure, client.name)
             patience = _PATIENCE_NS
-        finish()
-        positions = np.flatnonzero(read_after)
-        outputs_read = {int(p): _claims(tables[r], buffer[r], capacity) for r, p in enumerate(positions)}
-        return Window(durations, outputs_read, reads_ns[: len(positions)])
 
     def _touched(self, rows: int, width: int) -> np.ndarray:
         """Memory to read into, every page of it written before: a slow read would give a worker time."""

@@ -62,7 +62,7 @@ class Oracle(Runner):
             hidden = facts.hidden_inputs(self.plan)
             self.bind()
             outputs = self.call(*_copies(inputs), *hidden) if self.call is not None else facts.live
-            structure = structure_of(self.model(*_copies(inputs))) if self.plan.plain else ""
+            structure = self._structure(inputs) if self.plan.plain else ""
         except _runtime.ReferenceFault as fault:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         try:
@@ -83,6 +83,13 @@ class Oracle(Runner):
             "plan": self.plan.to_json(),
             "fault": facts.fault(backward=backward, randomness=randomness),
         }
+
+    def _structure(self, inputs: list[Any]) -> str:
+        """How the tensors that forward returns are nested."""
+        import torch
+
+        with torch.no_grad():
+            return structure_of(self.model(*_copies(inputs)))
 
     def bind(self) -> None:
         """Make the call of the present model; its written buffers start from what they hold now."""

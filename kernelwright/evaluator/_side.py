@@ -189,10 +189,18 @@ class Side:
         Raises:
             WorkerFailed: it does not rest, or died.
         """
-        self.client.worker.wait(_DYING_S)
-        self.client.check_alive("forward")
+        self._see_alive()
         if complaint := watch.complaint():
             raise WorkerFailed(Failure("fault", "door", complaint), self.name)
+
+    def _see_alive(self) -> None:
+        """Give a worker that is being killed the time to be gone.
+
+        Raises:
+            WorkerFailed: it is.
+        """
+        self.client.worker.wait(_DYING_S)
+        self.client.check_alive("forward")
 
     def copy_written(self, slots: np.ndarray) -> None:
         """Give it the inputs of ``slots`` that calls write to, while it is frozen."""
@@ -216,7 +224,7 @@ class Side:
         try:
             write_state(self.client.worker.pid, self._places, self._pool.variant.state, drawn)
         except OSError:
-            self.client.check_alive("forward")
+            self._see_alive()
             failure = Failure("fault", "weights", "its parameters do not lie where it says")
             raise WorkerFailed(failure, self.name) from None
 

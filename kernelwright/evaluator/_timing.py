@@ -48,7 +48,7 @@ _COLD_NS_PER_BYTE = 0.25  # outputs of a call of milliseconds have left the cach
 _COLD_SHARE = 0.03  # and never more than this share of a call
 _SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
 _SURELY = 1e-4
-_MIXED_WEIGHTS = 0.5  # share of turns with weights that no other turn has
+_MIXED_WEIGHTS = 0.75  # share of turns with weights that no other turn has, of those without the first draw
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
 _FLIPS_OF_ROUNDED = 4.0  # at most so many times the share that rounding flips in the check's trials
 # So many indices, or their share, may differ in so many outputs of a process: a tie among the eight largest of 256
@@ -353,7 +353,8 @@ class Turns:
         variant, draw = self._pool.variant, int(self._rng.integers(max(len(self._pool.variant.weights), 1)))
         if len(variant.weights) < 2:
             return 0
-        if self._rng.random() < _MIXED_WEIGHTS and all(side.writable for side in self._sides):
+        # trials of the reserve have the first draw, and must not become rarer
+        if draw and self._rng.random() < _MIXED_WEIGHTS and all(side.writable for side in self._sides):
             drawn = mixed(variant.state, variant.weights, self._rng)
             for side in self._sides:
                 side.put_weights(drawn)

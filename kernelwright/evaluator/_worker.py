@@ -453,10 +453,10 @@ class Runner:
         return {"violations": self.guard.violations()}
 
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
-        """Two calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
+        """Calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
 
-        Where kernels are interpreted, ``launches`` says how many either call launches. A third call says how its
-        outputs are nested (``structure``).
+        Where kernels are interpreted, ``launches`` says how many it launches, and how many the same call once more.
+        ``structure`` is how the outputs of a last call are nested.
         """
         import torch
 
