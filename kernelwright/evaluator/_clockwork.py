@@ -11,6 +11,7 @@ import numpy as np
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._drawer import Drawer
 from kernelwright.evaluator._pool import Pool, Source
+from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns, plan
 from kernelwright.evaluator._truth import CheckSet, is_structured
@@ -124,8 +125,8 @@ class Clockwork:
     # ------------------------------------------------------------------------------------------ turns
 
     @contextlib.contextmanager
-    def turns(self, sides: list[Side], check_set: CheckSet, read_times: ReadTimes) -> Iterator[Turns]:
-        """Turns of ``sides``, the candidate first; ``read_times`` goes on counting.
+    def turns(self, sides: list[Side], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
+        """Turns of ``sides``, the candidate first; ``read_times`` and ``redraws`` go on counting.
 
         A compile baseline that fails its first call is taken out of ``sides``.
 
@@ -145,11 +146,12 @@ class Clockwork:
                 pool = self._pool(check_set, 0, plan_.slots)
                 for side in sides:
                     self._change_pool(side, pool)
+            redraws.fresh_process()
             comparison = Comparison(
                 variant.outputs,
                 check_set.trials[0],
                 self._problem.meta.tolerance.scale,
-                random=self._problem.meta.randomness == "distribution",
+                redraws=redraws if self._problem.meta.randomness == "distribution" else None,
             )
             yield Turns(
                 sides,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from kernelwright import inline
 from kernelwright.evaluator._client import Failure
 from kernelwright.evaluator._evidence import Evidence
+from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import ReadTimes
 from kernelwright.records import Correctness, FailedStage, Finding, Profile, Stage, Status, Timing, TimingSample
 
@@ -32,6 +33,7 @@ class Progress:
         self.timing: Timing | None = None
         self.samples: list[TimingSample] = []
         self.read_times = ReadTimes()
+        self.redraws = Redraws()
         self.seconds: dict[str, float] = {}
         self.artifacts: dict[str, str] = {}
         self.layers: tuple[str, ...] = ()

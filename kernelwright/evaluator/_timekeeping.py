@@ -168,7 +168,7 @@ class Timekeeper:
     ) -> Iterator[Turns]:
         """The clockwork's turns, with failures of workers told apart by whose they are."""
         try:
-            with self._clockwork.turns(sides, check_set, progress.read_times) as turns:
+            with self._clockwork.turns(sides, check_set, progress.read_times, progress.redraws) as turns:
                 yield turns
         except WorkerFailed as failed:
             self._refuse(failed, side, stage, progress)

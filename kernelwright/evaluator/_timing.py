@@ -23,6 +23,7 @@ from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._clock import OutputClaim, Window
 from kernelwright.evaluator._judging import compare_layout, judge_probe, judge_trial
 from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._redraws import Redraws, alike_in_size, size_limits
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._state import mixed
 from kernelwright.evaluator._statistics import binomial_tail
@@ -39,8 +40,6 @@ _MANY_CALLS = 100
 _LONG_WINDOW_MS = 20.0
 _SLOTS_PER_CALL = 4
 _STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
-_FEW_DRAWN = 256  # fewer random numbers say too little about whether they were drawn anew
-_CALLS_BEFORE = 4  # whose outputs a random one is compared with
 _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
 _SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
 _SLOW_READ_NS = 5_000.0
@@ -98,9 +97,14 @@ class Comparison:
     """Compares outputs of a timed call with the twin's on the same data, by the error scales of the check's trials."""
 
     def __init__(
-        self, outputs: Sequence[wire.TensorSpec], trials: Sequence[Trial], tolerance_scale: float, *, random: bool
+        self,
+        outputs: Sequence[wire.TensorSpec],
+        trials: Sequence[Trial],
+        tolerance_scale: float,
+        *,
+        redraws: Redraws | None = None,
     ) -> None:
-        """``random``: outputs of one call say nothing about those of another; only their size is compared."""
+        """``redraws``: where outputs are random, so that only their size is compared, and whether they are new."""
         self._outputs = outputs
         self._trials: dict[str, Trial] = {}
         for trial in trials:
@@ -108,8 +112,8 @@ class Comparison:
         self._first = trials[0]
         self._limits: dict[tuple[str, int], tuple[float, float]] = {}  # norm and maximum of a scale
         self.tolerance_scale = tolerance_scale
-        self._random = random
-        self._drawn: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # random outputs of calls before
+        self._redraws = redraws
+        self._sizes: dict[tuple[str, int], tuple[float, float]] = {}  # how far apart sizes of random outputs may lie
         self._rounded: dict[int, float] = {}
         self._tied_outputs = 0
 
@@ -131,8 +135,8 @@ class Comparison:
             theirs = budget.decode(other.data.data, spec.dtype, other.shape, other.stride)
         except budget.DecodeError:
             return False
-        if self._random:
-            return alike_in_size(ours, theirs) and self._drawn_anew(ours, theirs, j, label)
+        if self._redraws is not None:
+            return self._is_a_draw(ours, theirs, j, label, self._redraws)
         trial = self._trials.get(label, self._first)
         if spec.dtype not in wire.FLOATS:
             is_index = trial.truths[j].rule is not None
@@ -142,18 +146,15 @@ class Comparison:
         norm, largest = self._scale(trial, j)
         return _within(ours, theirs, allowed * budget.spread(ours.size) * norm, 40.0 * allowed * largest)
 
-    def _drawn_anew(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str) -> bool:
-        """Whether a random output, however shifted, has no more to do with those of calls before than the reference's.
-
-        Its distribution is judged by calls on the same inputs, and timed inputs never come again: one draw that is kept
-        for all of them has the right distribution, too.
-        """
-        if not (is_normal(label) or label == "uniform") or ours.size < _FEW_DRAWN:
-            return True
-        before = self._drawn.setdefault(j, [])
-        alike = all(_related_alike((ours, o), (theirs, t)) for o, t in before if o.shape == ours.shape)
-        self._drawn[j] = [*before, (ours, theirs)][-_CALLS_BEFORE:]
-        return alike
+    def _is_a_draw(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str, redraws: Redraws) -> bool:
+        """Whether a random output looks like a draw of the reference's, and like none that was drawn before."""
+        trial = self._trials.get(label, self._first)
+        key = trial.distribution, j
+        if key not in self._sizes:
+            self._sizes[key] = size_limits([drawn[j] for drawn in trial.draws])
+        if not (alike_in_size(ours, theirs, self._sizes[key]) and redraws.sizes.alike(ours, theirs, j)):
+            return False
+        return not (is_normal(label) or label == "uniform") or redraws.alike(ours, theirs, j)
 
     def _same_numbers(self, ours: np.ndarray, theirs: np.ndarray, rounded: float | None, label: str) -> bool:
         """Whether integers agree.
@@ -199,55 +200,6 @@ def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -
     if not difference.size:
         return True
     return math.sqrt(square) <= norm and max(float(difference.max()), -float(difference.min())) <= largest
-
-
-@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
-def alike_in_size(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Whether two draws of a random output could come from one distribution, by mean and spread over the elements.
-
-    Loose (eight standard errors), since each is a single draw; the distribution itself is tested in the check.
-    """
-    a, b = (np.asarray(x, dtype=np.float64).ravel() for x in (ours, theirs))
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return False
-    a, b = a[np.isfinite(a)], b[np.isfinite(b)]
-    if a.size < 2:
-        return True
-    for x, y in ((a, b), (np.square(a - b.mean()), np.square(b - b.mean()))):
-        error = math.sqrt((float(x.var()) + float(y.var())) / x.size)
-        if abs(float(x.mean()) - float(y.mean())) > 8.0 * error + 1e-12:
-            return False
-    return True
-
-
-def _related_alike(ours: tuple[np.ndarray, np.ndarray], theirs: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Whether two outputs of one side are as much correlated as those of the other, in value and in magnitude.
-
-    Loose: eight standard errors of the difference of two correlations of independent numbers.
-    """
-    allowed = 8.0 * math.sqrt(2.0 / ours[0].size) + 0.02
-    return all(
-        abs(_correlation(*map(change, ours)) - _correlation(*map(change, theirs))) <= allowed
-        for change in (np.asarray, np.abs)
-    )
-
-
-@np.errstate(invalid="ignore", over="ignore")
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's, of the cyclic shift of one of them at which it is largest; what is not finite counts as the mean."""
-    x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (a, b))
-    x, y = (_centred(values) for values in (x, y))
-    power = float(x @ x) * float(y @ y)
-    if not 0.0 < power < math.inf:
-        return 0.0
-    shifted = np.fft.irfft(np.fft.rfft(x) * np.fft.rfft(y).conj(), x.size)
-    return float(np.abs(shifted).max()) / math.sqrt(power)
-
-
-def _centred(values: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(values)
-    mean = float(values[finite].mean()) if finite.any() else 0.0
-    return np.where(finite, values - mean, 0.0)
 
 
 class ReadTimes:

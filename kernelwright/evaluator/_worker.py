@@ -34,6 +34,7 @@ from kernelwright.evaluator._call import (
     state_layout,
     structure_of,
 )
+from kernelwright.evaluator._heap import fill_holes
 from kernelwright.sandbox.messages import recv_message, send_message
 
 if TYPE_CHECKING:
@@ -250,6 +251,7 @@ class Runner:
         self.storages: list[torch.UntypedStorage] = []  # of these, to outlive whatever the candidate does
         self.call: Call | None = None
         self.guard: Guard | None = None
+        fill_holes()
         # Forks of one zygote share its heap's layout, and where tensors lie is worth a per cent of a kernel's time: the
         # same in every process of a role, it would be taken for a difference between the roles.
         self.scattered = [bytearray(int.from_bytes(os.urandom(2), "little")) for _ in range(_SCATTERED_BLOCKS)]

@@ -12,6 +12,7 @@ import pytest
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator._clock import OutputClaim, Window
 from kernelwright.evaluator._judging import compare_layout
+from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import Comparison, ReadTimes
 from kernelwright.evaluator._wire import TensorSpec
 from kernelwright.records import Status
@@ -290,13 +291,15 @@ def test_outputs_of_long_calls_may_have_left_the_caches(read_us, call_us, refuse
 @pytest.mark.parametrize("random", [False, True])
 def test_signalling_nans_are_wrong_and_nothing_worse(random):
     scale = np.full(64, 1e-7)
-    trial = SimpleNamespace(distribution="normal", reduction=1, truths=[SimpleNamespace(rule=None, scale=scale)])
+    trial = SimpleNamespace(
+        distribution="normal", reduction=1, truths=[SimpleNamespace(rule=None, scale=scale)], draws=()
+    )
     spec = TensorSpec("", "float32", (64,), (1,))
     theirs = np.linspace(-1.0, 1.0, 64, dtype=np.float32)
     ours = theirs.copy()
     ours.view(np.uint32)[7] = 0x7FA00000  # casting it raises the processor's flag for invalid operations
     claims = [(OutputClaim(0, "float32", (64,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
-    wrong = Comparison([spec], [trial], 1.0, random=random).wrong(*claims, "normal")
+    wrong = Comparison([spec], [trial], 1.0, redraws=Redraws() if random else None).wrong(*claims, "normal")
     assert wrong is not None
     assert wrong[0] is Status.INCORRECT_NUMERICAL
 
@@ -304,28 +307,96 @@ def test_signalling_nans_are_wrong_and_nothing_worse(random):
 # ------------------------------------------------------------------------------------------------ random outputs
 
 
-@pytest.mark.parametrize("label", ["normal", "uniform"])
-@pytest.mark.parametrize("kind", ["mask", "noise"])
-@pytest.mark.parametrize("kept", ["", "as it was", "turned"])
-def test_random_outputs_are_drawn_anew_for_every_call(kind, kept, label):
+READS = 72  # of a search, two processes of which follow each other here
+
+
+def softmax(x):
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def some_left_out(rng, y, axes=2):
+    """y without a quarter of what its first ``axes`` dimensions hold."""
+    shape = y.shape[:axes] + (1,) * (y.ndim - axes)
+    return np.where(rng.random(shape) < 0.25, 0.0, y / 0.75)
+
+
+BIAS = 3.0 * np.random.default_rng(1).standard_normal((32, 128))
+RANDOM = {
+    "elements": ((32, 128), lambda rng, x: some_left_out(rng, x)),
+    "elements of a softmax": ((64, 512), lambda rng, x: some_left_out(rng, softmax(x))),
+    "elements of rows with one large value": ((7, 131), lambda rng, x: some_left_out(rng, softmax(30.0 * x))),
+    "channels": ((8, 16, 64), lambda rng, x: some_left_out(rng, x)),
+    "whole samples": ((16, 512), lambda rng, x: some_left_out(rng, x, 1)),
+    "elements beside a bias": ((32, 128), lambda rng, x: some_left_out(rng, x + BIAS)),
+    "noise": ((32, 128), lambda rng, x: x + rng.standard_normal(x.shape)),
+    "gains": ((32, 128), lambda rng, x: x * rng.random()),
+    "nothing but rounding": ((32, 128), lambda rng, x: x * (1.0 + 1e-6 * rng.random())),
+}
+
+
+def reads_until_refused(shape, ours, theirs, label, reads=READS):
+    """Reads of random outputs until one is refused; ``ours`` and ``theirs`` make one from a generator and an input."""
     rng = np.random.default_rng(5)
-    trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=None)])
-    comparison = Comparison([TensorSpec("", "float32", (4096,), (1,))], [trial], 1.0, random=True)
+    x = rng.standard_normal(shape)
+    draws = tuple((theirs(rng, x).astype(np.float32),) for _ in range(48))
+    trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=None)], draws=draws)
+    stride = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+    redraws = Redraws()
+    for read in range(reads):
+        if read % (READS // 2) == 0:
+            redraws.fresh_process()
+            comparison = Comparison([TensorSpec("", "float32", shape, stride)], [trial], 1.0, redraws=redraws)
+        x = rng.standard_normal(shape)
+        claims = [
+            (OutputClaim(0, "float32", shape, stride, y.astype(np.float32).reshape(-1).view(np.uint8)),)
+            for y in (ours(rng, x), theirs(rng, x))
+        ]
+        if (found := comparison.wrong(*claims, label)) is not None:
+            assert found[0] is Status.INCORRECT_NUMERICAL
+            return read + 1
+    return None
 
-    def draw(generator):
-        return (generator.random(4096) < 0.75) / 0.75 if kind == "mask" else generator.standard_normal(4096)
 
-    def call():
-        x = rng.standard_normal(4096)
-        ours = draw(np.random.default_rng(1) if kept else rng)
-        ours = np.roll(ours, int(rng.integers(4096))) if kept == "turned" else ours
-        both = [x * drawn if kind == "mask" else x + drawn for drawn in (ours, draw(rng))]
-        claims = [(OutputClaim(0, "float32", (4096,), (1,), y.astype(np.float32).view(np.uint8)),) for y in both]
-        return comparison.wrong(*claims, label)
+@pytest.mark.parametrize("kind", RANDOM)
+def test_honest_draws_are_not_refused_however_elements_hang_together(kind):
+    shape, draw = RANDOM[kind]
+    for factor in (1.0, 1.0 + 1e-7):  # rounding to one side
+        ours = lambda rng, x, factor=factor: factor * draw(rng, x)  # noqa: E731
+        assert reads_until_refused(shape, ours, draw, "normal") is None
 
-    assert call() is None
-    assert (call() is not None) == bool(kept)
-    assert kept or all(call() is None for _ in range(40))
+
+@pytest.mark.parametrize("label", ["normal", "uniform"])
+@pytest.mark.parametrize("kind", ["elements", "elements of a softmax", "channels", "noise"])
+@pytest.mark.parametrize("kept", ["as it was", "turned", "one of sixteen", "every other"])
+def test_random_outputs_are_drawn_anew_for_every_call(kind, kept, label):
+    shape, draw = RANDOM[kind]
+    calls = iter(range(READS))
+
+    def cheat(rng, x):
+        call = next(calls)
+        if kept == "every other" and call % 2:
+            return draw(rng, x)
+        generator = np.random.default_rng(int(rng.integers(16)) if kept == "one of sixteen" else 1)
+        return turned(draw, shape, x, int(rng.integers(x.size))) if kept == "turned" else draw(generator, x)
+
+    assert reads_until_refused(shape, cheat, draw, label) is not None
+
+
+def turned(draw, shape, x, places):
+    """A draw on x by the one mask, or noise, turned by some places."""
+    back = np.roll(x.ravel(), -places).reshape(shape)
+    return np.roll(draw(np.random.default_rng(1), back).ravel(), places).reshape(shape)
+
+
+@pytest.mark.parametrize("wrong", [lambda y: 0.0 * y, lambda y: 1.5 * y], ids=["zero", "x1.5"])
+@pytest.mark.parametrize("kind", RANDOM)
+def test_random_outputs_of_another_size_are_refused(kind, wrong):
+    shape, draw = RANDOM[kind]
+    wrong = (lambda y: 4.0 * y) if kind == "gains" and wrong(1.0) else wrong  # its sizes are random themselves
+    refused = reads_until_refused(shape, lambda rng, x: wrong(draw(rng, x)), draw, "normal")
+    assert refused is not None
+    assert refused == 1 or kind not in ("elements", "noise")
 
 
 # ------------------------------------------------------------------------------------------------ where outputs lie
@@ -363,7 +434,7 @@ def outputs_until_refused(
     scale = np.arange(of) < rounded * of
     trial = SimpleNamespace(distribution="normal", truths=[SimpleNamespace(rule=rule, scale=scale)])
     spec = TensorSpec("", "int64", (of,), (1,))
-    comparison = Comparison([spec], [trial], 1.0, random=False)
+    comparison = Comparison([spec], [trial], 1.0)
     theirs = np.arange(of)
     ours = np.where(np.arange(of) < different, theirs + 1, theirs)
     claims = [(OutputClaim(0, "int64", (of,), (1,), numbers.view(np.uint8)),) for numbers in (ours, theirs)]
