@@ -23,7 +23,9 @@ from kernelwright.evaluator._share import OWN_AT_LEAST, Meanwhile, Share, ShareS
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
 
-_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept
+_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
+_WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
+_MOST_CALLS = 1 << 14
 _SAMPLED_S = 0.015
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
@@ -261,7 +263,8 @@ def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
     deadline = time.monotonic() + _SAMPLED_AT_MOST_S
     while first is not None and (again is None or not _is_compared(first, again)):
         repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
-        again = _together(again, _burst(sampler, side, pool, repeated, call_timeout_s=call_timeout_s))
+        found = _burst(sampler, side, pool, repeated, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
+        again = _together(again, found)
         if time.monotonic() > deadline:
             break
     return Shares(first, again)
@@ -280,21 +283,33 @@ def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) ->
 
 
 def _burst(
-    sampler: ShareSampler, side: Side, pool: Pool, windows: Iterable[np.ndarray], *, call_timeout_s: float
+    sampler: ShareSampler,
+    side: Side,
+    pool: Pool,
+    windows: Iterable[np.ndarray],
+    *,
+    call_timeout_s: float,
+    at_least_s: float = 0.0,
 ) -> Share | None:
-    """The share over windows of slots, until there is enough."""
+    """The share over windows of slots, until there is enough.
+
+    ``at_least_s``: windows that are shorter reveal their slots again and again, each twice as often as the one before.
+    """
     files, worker, capacity = frozenset(side.client.products), side.client.worker.pid, pool.variant.capacity()
     running = sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US)
 
     def take_calls(meanwhile: Meanwhile | None) -> None:
-        spent_s = 0.0
+        spent_s, times = 0.0, 1
         for order in windows:
             window = side.door.window(
-                side.client, order, [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
+                side.client, np.tile(order, times), [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
             )
-            spent_s += float(window.durations_ns.sum()) / 1e9
+            taken_s = float(window.durations_ns.sum()) / 1e9
+            spent_s += taken_s
             if spent_s >= _SAMPLED_S:
                 break
+            if taken_s < at_least_s and 2 * times * len(order) <= _MOST_CALLS:
+                times *= 2
 
     side.thaw()
     try:

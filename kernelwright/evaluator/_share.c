@@ -28,11 +28,14 @@
 #define REGISTERS 33    /* in DWARF's numbering, the instruction pointer after the others */
 #define PATIENCE_NS 2000000 /* how long one look waits for the tasks that it has interrupted */
 #define LATE_NS 3000         /* a look that comes later was held up by who polls, so always at the same places */
+#define APART_NS 10000       /* most that lies between choosing the tasks to interrupt and doing so */
+#define COLLECT_NS 3000      /* between two questions whether they have stopped */
 #define PROMPT_NS 150000    /* a task that takes longer to stop was not running: it had to wait for a processor */
 
 typedef struct {
   int tid;
   int stat;        /* descriptor of its /proc/.../stat, which cannot come to mean another task */
+  int runs;        /* chosen to be interrupted */
   int interrupted; /* the stop that was asked for has not come yet */
 } Task;
 
@@ -46,12 +49,14 @@ typedef struct {
   int pid;
   int count;
   int threads; /* of the process, when one of its tasks was last looked at */
+  int chosen;  /* tasks to interrupt have been chosen, and will be when it is due */
   int looking; /* tasks have been interrupted, and not all of them have stopped yet */
   int gone; /* the process has ended */
   uint64_t random;
   clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
   int64_t mean_ns;
-  int64_t due_ns;  /* when to look next, or to give the present look up */
+  int64_t due_ns;  /* when to look next, to interrupt, or to give the present look up */
+  int64_t ask_ns;  /* when to ask next whether tasks have stopped */
   int64_t asked_ns; /* when the present look began */
   int64_t used_ns; /* processor time at the last look that counted */
   int counts;      /* whether this look does; -1: nobody has stopped yet */
@@ -89,7 +94,7 @@ static int admit(Sampler *s, int tid) {
     close(stat);
     return error;
   }
-  s->tasks[s->count++] = (Task){tid, stat, 0};
+  s->tasks[s->count++] = (Task){tid, stat, 0, 0};
   return 0;
 }
 
@@ -219,17 +224,25 @@ static int collect_all(Sampler *s) {
   return waiting;
 }
 
-/* Interrupt every task that runs. What sleeps, is stopped or is frozen takes no time, and is not disturbed. */
+/* Choose every task that runs, to be interrupted soon. What sleeps, is stopped or is frozen takes no time, and is not
+ * disturbed. Reading that takes longer than a short call does, and who polls makes no calls meanwhile: interrupted now,
+ * a worker would always be found waiting for the next one. */
+static void choose(Sampler *s) {
+  for (int i = 0; i < s->count; i++) s->tasks[i].runs = state_of(&s->tasks[i], &s->threads) == 'R';
+  s->chosen = 1;
+  s->due_ns = now_ns(CLOCK_MONOTONIC) + (int64_t)(next_random(s) % APART_NS);
+}
+
 static void begin_look(Sampler *s) {
   s->counts = -1;
   for (int i = 0; i < s->count; i++) {
     Task *task = &s->tasks[i];
-    if (state_of(task, &s->threads) == 'R' && !task->interrupted)
-      task->interrupted = ptrace(PTRACE_INTERRUPT, task->tid, NULL, NULL) == 0;
+    if (task->runs && !task->interrupted) task->interrupted = ptrace(PTRACE_INTERRUPT, task->tid, NULL, NULL) == 0;
   }
   s->looking = 1;
   s->asked_ns = now_ns(CLOCK_MONOTONIC);
   s->due_ns = s->asked_ns + PATIENCE_NS;
+  s->ask_ns = s->asked_ns + COLLECT_NS;
 }
 
 static void draw_due(Sampler *s) {
@@ -272,18 +285,29 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, Sample *samples,
  * and again, by the thread that opened the sampler. */
 void kw_share_poll(Sampler *s) {
   if (s->gone) return;
+  int64_t now = now_ns(CLOCK_MONOTONIC);
   if (s->looking) {
-    if (collect_all(s) == 0 || s->gone || now_ns(CLOCK_MONOTONIC) >= s->due_ns) end_look(s);
+    if (now < s->ask_ns) return;
+    s->ask_ns = now + COLLECT_NS;
+    if (collect_all(s) == 0 || s->gone || now >= s->due_ns) end_look(s);
     return;
   }
-  int64_t late_ns = now_ns(CLOCK_MONOTONIC) - s->due_ns;
-  if (late_ns < 0) return;
+  if (now < s->due_ns) return;
+  int late = now - s->due_ns > LATE_NS;
+  if (s->chosen) {
+    s->chosen = 0;
+    if (late)
+      draw_due(s);
+    else
+      begin_look(s);
+    return;
+  }
   collect_all(s); /* stops that nobody asked for */
   if (s->gone) return;
-  if (late_ns > LATE_NS)
+  if (late)
     draw_due(s);
   else
-    begin_look(s);
+    choose(s);
 }
 
 /* Samples taken so far; of more than the capacity, a random choice was kept. */

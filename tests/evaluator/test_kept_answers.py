@@ -31,12 +31,15 @@ class Scene:
             client=worker, door=self, freeze=lambda: None, thaw=lambda: None, copy_written=lambda slots: None
         )
         self.looks = 0
+        self.call_ns = 10**7
+        self.lengths: list[int] = []  # of the windows, in calls
 
     def _refill(self, slots: np.ndarray) -> None:
         self._refilled = True
 
     def window(self, client: object, order: np.ndarray, reads: object, capacity: object, **_: object):
-        return SimpleNamespace(durations_ns=np.full(len(order), 10**7))
+        self.lengths.append(len(order))
+        return SimpleNamespace(durations_ns=np.full(len(order), self.call_ns))
 
     def sampling(self, pid: int, **_: object):
         self._refilled = False
@@ -95,3 +98,13 @@ def test_what_looks_like_keeping_is_looked_at_twice():
 def test_own_kernels_that_rest_once_they_are_timed(first, later, refused):
     evidence = Evidence(first, None, None, "needed", "", 10**6, 10**6, {}, [])
     assert bool(evidence.objection_while_timed(later)) is refused
+
+
+def test_windows_of_answers_that_are_kept_are_not_over_before_a_look_is():
+    scene = Scene([share(80, 100)], [share(2, 100)])
+    scene.call_ns = 2000
+    assert scene.objection().startswith("it keeps answers")
+    new, again = scene.lengths[:4], scene.lengths[4 : scene.lengths.index(4, 4 + 1)]
+    assert new == [4] * 4
+    assert again[:4] == [4, 8, 16, 32]
+    assert 2 * max(again) * scene.call_ns > 5_000_000
