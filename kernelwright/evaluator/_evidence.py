@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ _MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are
 _WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
 _MOST_CALLS = 1 << 14
 _SAMPLED_S = 0.015
+_EMPTY_LOOKS = 3  # after which a worker cannot be sampled
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
@@ -89,6 +90,13 @@ class Evidence(NamedTuple):
             return f"own kernels take {first.own:.0%} of the time when checked, and {later.own:.0%} once it is timed"
         return ""
 
+    def is_settled_while_timed(self, later: Share) -> bool:
+        """Whether there are enough samples to say what :meth:`objection_while_timed` says."""
+        if self.share is None or self.objection_while_timed(later):
+            return True
+        surely_runs = _bounds(later)[0] > _KEPT * self.share.own or _bounds(self.share)[0] < _MUCH
+        return later.samples >= _FEWEST_SAMPLES and surely_runs and (self._is_tiny(later) or _is_decided(later))
+
     def _hardly_runs_own(self, share: Share) -> bool:
         """Whether own kernels take too little of the time.
 
@@ -97,8 +105,10 @@ class Evidence(NamedTuple):
         """
         if share.samples < _FEWEST_SAMPLES or _bounds(share)[1] >= OWN_AT_LEAST:
             return False
-        tiny = self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
-        return not tiny
+        return not self._is_tiny(share)
+
+    def _is_tiny(self, share: Share) -> bool:
+        return self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
 
     def text(self) -> str:
         """In words, for a finding."""
@@ -236,38 +246,56 @@ def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, 
     return shares
 
 
-def sample_share(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Share | None:
+def sample_share(
+    sampler: ShareSampler,
+    side: Side,
+    pool: Pool,
+    plan: Plan,
+    enough: Callable[[Share], bool],
+    *,
+    call_timeout_s: float,
+) -> Share | None:
     """The share over new inputs alone, by windows that do not count; for a worker that is frozen at the door.
+
+    Args:
+        enough: whether a share rests on enough samples.
 
     Raises:
         WorkerFailed: the worker died, raised or hung.
     """
-    share, deadline = None, time.monotonic() + _SAMPLED_AT_MOST_S
-    while share is None or share.samples < _FEWEST_SAMPLES:
-        found = _burst(sampler, side, pool, _new_windows(side, pool, plan, []), call_timeout_s=call_timeout_s)
-        share = _together(share, found)
-        if found is None or time.monotonic() > deadline:
-            break
-    return share
+
+    def look() -> Share | None:
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, []), call_timeout_s=call_timeout_s)
+
+    return _gathered(look, enough)
 
 
 def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
-    first, again, known = None, None, list[np.ndarray]()
-    deadline = time.monotonic() + _SAMPLED_AT_MOST_S
-    while first is None or not _is_decided(first):
-        new = _new_windows(side, pool, plan, known)
-        found = _burst(sampler, side, pool, new, call_timeout_s=call_timeout_s)
-        first = _together(first, found)
-        if found is None or time.monotonic() > deadline:
-            break
-    deadline = time.monotonic() + _SAMPLED_AT_MOST_S
-    while first is not None and (again is None or not _is_compared(first, again)):
+    known: list[np.ndarray] = []
+
+    def look() -> Share | None:
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, known), call_timeout_s=call_timeout_s)
+
+    def look_again() -> Share | None:
         repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
-        found = _burst(sampler, side, pool, repeated, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
-        again = _together(again, found)
-        if time.monotonic() > deadline:
+        return _burst(sampler, side, pool, repeated, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
+
+    first = _gathered(look, _is_decided)
+    if first is None:
+        return Shares(None, None)
+    return Shares(first, _gathered(look_again, lambda again: _is_compared(first, again)))
+
+
+def _gathered(look: Callable[[], Share | None], enough: Callable[[Share], bool]) -> Share | None:
+    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing."""
+    share, empty = None, 0
+    deadline = time.monotonic() + _SAMPLED_AT_MOST_S
+    while share is None or not enough(share):
+        found = look()
+        share, empty = _together(share, found), empty + (found is None)
+        if empty >= _EMPTY_LOOKS or time.monotonic() > deadline:
             break
-    return Shares(first, again)
+    return share
 
 
 def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) -> Iterator[np.ndarray]:

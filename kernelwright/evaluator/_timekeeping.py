@@ -193,9 +193,11 @@ class Timekeeper:
         evidence = progress.evidence
         if evidence is None or evidence.share is None:
             return
-        limit_s = self._settings.call_timeout_s
+        settled, limit_s = evidence.is_settled_while_timed, self._settings.call_timeout_s
         for _ in range(_LOOKS_AT_OWN):
-            share = turns.apart(lambda *where: sample_share(self._sampler, *where, call_timeout_s=limit_s))
+            share = turns.apart(
+                lambda side, pool, plan: sample_share(self._sampler, side, pool, plan, settled, call_timeout_s=limit_s)
+            )
             if share is None or not (reason := evidence.objection_while_timed(share)):
                 return
         raise Refused(Status.REWARD_HACK if stage == "time" else Status.QUARANTINED, stage, reason)

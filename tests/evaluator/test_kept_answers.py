@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator._evidence import Evidence, sample_shares
+from kernelwright.evaluator._evidence import Evidence, sample_share, sample_shares
 from kernelwright.evaluator._share import Share
 
 PLAN = SimpleNamespace(calls=4)
@@ -98,6 +98,31 @@ def test_what_looks_like_keeping_is_looked_at_twice():
 def test_own_kernels_that_rest_once_they_are_timed(first, later, refused):
     evidence = Evidence(first, None, None, "needed", "", 10**6, 10**6, {}, [])
     assert bool(evidence.objection_while_timed(later)) is refused
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "looks", "refused"),
+    [
+        (share(60, 100), [share(0, 24)], 2, True),  # none of 24 may still be an eighth
+        (share(60, 100), [share(2, 24), share(0, 24)], 4, True),
+        (share(60, 100), [share(12, 24)], 1, False),
+        (share(60, 100), [share(6, 24)], 3, False),
+        (share(1, 100), [share(0, 24)], 1, False),  # where overhead is all that there is
+    ],
+)
+def test_samples_are_taken_until_they_tell_whether_own_kernels_rest(first, later, looks, refused):
+    scene = Scene(later, [])
+    evidence = Evidence(first, None, None, "needed", "", 0, 10**6, {}, [])
+    found = sample_share(scene, scene.side, scene.pool, PLAN, evidence.is_settled_while_timed, call_timeout_s=1.0)
+    assert found is not None
+    assert scene.looks == looks
+    assert bool(evidence.objection_while_timed(found)) is refused
+
+
+def test_a_worker_that_cannot_be_sampled_is_not_looked_at_for_ever():
+    scene = Scene([None], [])
+    assert sample_share(scene, scene.side, scene.pool, PLAN, lambda share: True, call_timeout_s=1.0) is None
+    assert scene.looks == 3
 
 
 def test_windows_of_answers_that_are_kept_are_not_over_before_a_look_is():
