@@ -394,13 +394,13 @@ def main() -> int:
     chosen = [name for name in parts if getattr(options, name)] or list(parts)
     results = {}
     for name in chosen:
-        results[name] = parts[name]()
-        shown = {key: value for key, value in results[name].items() if key not in ("rows", "points")}
+        results[name] = {"environment": environment(1).model_dump(), **parts[name]()}
+        shown = {key: value for key, value in results[name].items() if key not in ("environment", "rows", "points")}
         print(json.dumps({name: shown}, indent=2), flush=True)
     failures = broken(results)
     if options.output:
         record = json.loads(options.output.read_text()) if options.output.exists() else {}
-        record |= {"environment": environment(1).model_dump(), **results}
+        record |= results
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(record, indent=1) + "\n")
     for failure in failures:
