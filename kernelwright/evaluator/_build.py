@@ -18,11 +18,20 @@ from kernelwright import inline
 from kernelwright.errors import MissingToolError
 from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
 from kernelwright.evaluator._product_cache import ProductCache
+from kernelwright.evaluator.backends import (
+    MAX_SOURCE_BYTES,
+    cubin_commands,
+    cuda_part,
+    emulated_source,
+    emulator_command,
+    emulator_version,
+)
 from kernelwright.sandbox import Limits, Sandbox, product_memfd
 
 MAX_PRODUCT_BYTES = 32 << 20
 _CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
 _LOG_BYTES = 16_000
+_ARCHITECTURE = "sm_90"  # that CUDA sources must compile for
 _BUILD_TRIES = 3  # where the compiler is killed and no limit of ours did it
 
 
@@ -35,6 +44,7 @@ class BuildOutcome(NamedTuple):
     seconds: float
     cached: bool
     problem: str = ""  # "timeout", "oom", ... where the builder itself was stopped
+    uncheckable: str = ""  # why a source that compiles for its device cannot be run here
 
     def product_fd(self) -> int | None:
         """A sealed memory file that holds the product; the caller closes it."""
@@ -60,12 +70,14 @@ class BuildService:
         """Build one request as it came over the wire; nonsense in it is a failed build with a reason."""
         started = time.monotonic()
         language, flags = message.get("language"), message.get("flags")
-        if language not in ("cpp", "cuda", "torch_extension"):
+        if language not in ("cpp", "cuda", "torch_extension", "torch_cuda_extension"):
             return BuildOutcome("", None, "unknown language of a build request", 0.0, False)
         if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
             return BuildOutcome("", None, "flags must be a list of strings", 0.0, False)
         try:
             request = inline.BuildRequest(language, source, tuple(flags), str(message.get("name", "")))
+            if "cuda" in language:
+                return self._build_cuda(request, started)
             command = inline.compile_command(request, "/job/product.so", "/in/kernel.cpp")
         except inline.BuildError as error:
             return BuildOutcome("", None, str(error), time.monotonic() - started, False)
@@ -79,6 +91,43 @@ class BuildService:
             files |= headers
             command += ["-include", f"/in/{HEADER_NAME}"]
         return self._compile(key, command, files, started)
+
+    def _build_cuda(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
+        """CUDA without a device: whether it compiles for one, and a product that runs it on the CPU.
+
+        Raises:
+            BuildError: an option is not allowed.
+            MissingToolError: no compiler for CUDA.
+        """
+        inline.check_cuda_flags(request.flags)
+        if len(request.source) > MAX_SOURCE_BYTES:
+            text = f"a CUDA source has at most {MAX_SOURCE_BYTES >> 10} KB, not {len(request.source) >> 10} KB"
+            return BuildOutcome("", None, text, time.monotonic() - started, False)
+        try:
+            commands = cubin_commands(request, _ARCHITECTURE)
+            compilers = f"{inline.cuda_compiler()}\0{inline.compiler_version()}\0{emulator_version()}"
+        except inline.BuildError as error:
+            raise MissingToolError(error.message, hint="or choose another backend: --backend cpp") from None
+        key = hashlib.sha256(f"{request.key}\0{_ARCHITECTURE}\0{compilers}".encode()).hexdigest()
+        stored = self._cache.load(key)
+        if stored is not None:
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        text = inline.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
+        for command in commands:  # the small headers first; torch's own, where those lack something
+            cubin = self._compile("", command, {"kernel.cu": text.encode()}, started)
+            if cubin.product is not None or cubin.problem:
+                break
+        if cubin.product is None:
+            return cubin._replace(key=key)
+        command = emulator_command(request, "/in/kernel.cpp", "/job/product.so")
+        emulated = self._compile("", command, {"kernel.cpp": emulated_source(request).encode()}, started)
+        if emulated.product is None and emulated.problem != "timeout":
+            first = next((line for line in emulated.log.splitlines() if "rror" in line), emulated.log[:200])
+            reason = f"it compiles for {_ARCHITECTURE}, and the CPU's emulator does not take it: {first.strip()[:300]}"
+            return emulated._replace(key=key, uncheckable=reason)
+        if emulated.product is not None:
+            self._cache.keep(key, emulated.product, cubin.log)
+        return emulated._replace(key=key, log=cubin.log)
 
     def _compile(self, key: str, command: list[str], files: Mapping[str, bytes], started: float) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"
@@ -94,5 +143,6 @@ class BuildService:
             return BuildOutcome(key, None, f"the build was stopped ({done.reason})\n{log}", seconds, False, done.reason)
         if done.returncode != 0:
             return BuildOutcome(key, None, log or f"the compiler ended with {done.returncode}", seconds, False)
-        self._cache.keep(key, done.stdout, log)
+        if key:
+            self._cache.keep(key, done.stdout, log)
         return BuildOutcome(key, done.stdout, log, seconds, False)

@@ -11,25 +11,29 @@ from pathlib import Path
 from kernelwright.errors import MachineError, MissingToolError
 
 
-def build_library(name: str, cache_dir: Path, flags: Sequence[str] = ("-O3",)) -> Path:
-    """The shared object of ``_<name>.c`` beside this file.
+def build_library(name: str, cache_dir: Path, flags: Sequence[str] = ("-O3",), *, source: Path | None = None) -> Path:
+    """The shared object of ``_<name>.c`` beside this file, or of another ``source`` (C, or C++ by its suffix).
 
     Raises:
         MissingToolError: there is no C compiler.
         MachineError: it does not compile here.
     """
-    source = (Path(__file__).parent / f"_{name}.c").read_bytes()
-    command = ["gcc", *flags, "-shared", "-fPIC", "-x", "c"]
-    path = cache_dir / name / f"{hashlib.sha256(' '.join(command).encode() + source).hexdigest()[:24]}.so"
+    file = source or Path(__file__).parent / f"_{name}.c"
+    text = file.read_bytes()
+    compiler = ("g++", "c++") if file.suffix == ".cpp" else ("gcc", "c")
+    command = [compiler[0], *flags, "-shared", "-fPIC", "-x", compiler[1]]
+    path = cache_dir / name / f"{hashlib.sha256(' '.join(command).encode() + text).hexdigest()[:24]}.so"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        subprocess.run([*command, "-o", str(temporary), "-"], input=source, check=True, capture_output=True)
+        subprocess.run([*command, "-o", str(temporary), "-"], input=text, check=True, capture_output=True)
     except FileNotFoundError:
-        raise MissingToolError("gcc is missing", hint="install a C and C++ compiler: apt install g++") from None
+        raise MissingToolError(
+            f"{compiler[0]} is missing", hint="install a C and C++ compiler: apt install g++"
+        ) from None
     except subprocess.CalledProcessError as error:
-        raise MachineError(f"_{name}.c could not be built: {error.stderr.decode()[-500:]}") from None
+        raise MachineError(f"{file.name} could not be built: {error.stderr.decode()[-500:]}") from None
     temporary.replace(path)
     return path

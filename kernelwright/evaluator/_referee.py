@@ -24,6 +24,7 @@ from kernelwright.evaluator._guard import GuardLibrary
 from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._session import ProblemSession
 from kernelwright.evaluator._share import ShareSampler
+from kernelwright.evaluator.backends import EmulatorLibrary
 from kernelwright.records import Candidate, Evaluation, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, open_sandbox, product_memfd
 
@@ -84,6 +85,7 @@ class Referee:
         self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
         self.fresh_library = FreshLibrary(self._cache_dir, self._worker_cpus[-1] if self.own_cpu is not None else None)
         self.guard_library = GuardLibrary(self._cache_dir)
+        self._emulator_library: EmulatorLibrary | None = None
         self.share_sampler = ShareSampler(self._cache_dir)
         self.noise = NoiseHistory(self._cache_dir / "noise" / f"{self.environment.id}.jsonl")
         self.warm = True
@@ -159,6 +161,13 @@ class Referee:
 
     # ------------------------------------------------------------------------------------------ for sessions
 
+    @property
+    def emulator_library(self) -> EmulatorLibrary:
+        """The runtime of emulated CUDA kernels, compiled on first use."""
+        if self._emulator_library is None:
+            self._emulator_library = EmulatorLibrary(self._cache_dir)
+        return self._emulator_library
+
     def limits(self, *, wall_s: float = _WORKER_LIFE_S, allow_exec: bool = False) -> Limits:
         """Limits of a worker."""
         return Limits(memory_bytes=self.settings.memory_bytes, wall_s=wall_s, cpu_s=3600, allow_exec=allow_exec)
@@ -206,15 +215,16 @@ class Referee:
         *,
         role: str,
         mode: str,
-        triton: bool = False,
+        checked_by: str = "",
         ghost: bool = False,
     ) -> None:
-        """Hand a worker its door and its source.
+        """Hand a worker its door and its source; ``checked_by`` and ``ghost`` as the worker's ``do_load`` has them.
 
         Raises:
             WorkerFailed: the source does not load.
         """
         sent = [product_memfd(source.encode()), self.door_library.memfd()]
+        emulator = [self.emulator_library.memfd()] if checked_by == "emulator" else []
         status = os.fstat(sent[1])
         client.door_files = frozenset({(status.st_dev, status.st_ino)})
         client.door_data = self.door_library.data
@@ -222,15 +232,15 @@ class Referee:
             client.request(
                 "load",
                 timeout_s=LOAD_TIMEOUT_S,
-                fds=[*sent, *door.fds()],
+                fds=[*sent, *door.fds(), *emulator],
                 role=role,
                 mode=mode,
                 threads=self.settings.threads,
-                triton=triton,
+                checked_by=checked_by,
                 ghost=ghost,
             )
         finally:
-            for fd in sent:
+            for fd in (*sent, *emulator):
                 os.close(fd)
 
     @contextlib.contextmanager

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _GHOST_TRIALS = 3
+_CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
@@ -199,9 +200,7 @@ class ProblemSession:
     ) -> None:
         with progress.timed("screen"):
             self._screen(candidate, progress, control=control, refuse=screen)
-        if candidate.backend == "cuda":
-            raise Refused(Status.UNCHECKED, "build", "CUDA candidates cannot be built or checked by this version")
-        check_set = self.prepare("interpreter" if candidate.backend == "triton" else "cpu")
+        check_set = self.prepare("cpu" if candidate.backend == "cpp" else "interpreter")
         with contextlib.ExitStack() as ending:
             replay = None if control else ending.enter_context(self._replay(candidate, check_set))
             with progress.timed("build"):
@@ -289,8 +288,10 @@ class ProblemSession:
             source = inline.apply_knobs(candidate.source, candidate.knobs)
         except (ValueError, SyntaxError) as error:
             raise Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
-        triton, mode = candidate.backend == "triton", self.problem.meta.mode
-        self._referee.load(side.client, side.door, source, role="candidate", mode=mode, triton=triton, ghost=ghost)
+        mode, checked_by = self.problem.meta.mode, _CHECKED_BY.get(candidate.backend, "")
+        self._referee.load(
+            side.client, side.door, source, role="candidate", mode=mode, checked_by=checked_by, ghost=ghost
+        )
         side.set_up(check_set.variants[0])
 
     def _check(self, side: Side, check_set: truth.CheckSet, progress: Progress) -> tuple[Pool, Plan]:
@@ -464,6 +465,8 @@ class ProblemSession:
         if messages:
             progress.artifacts["compiler"] = "\n".join(messages)[:16_000]
         failed = next((o for o in side.client.outcomes if o.product is None), None)
+        if failed is not None and failed.uncheckable:
+            raise Refused(Status.UNCHECKED, "build", failed.uncheckable)
         if failed is not None:
             first = next((line for line in failed.log.splitlines() if "error" in line), failed.log[:200])
             status = Status.TIMEOUT if failed.problem == "timeout" else Status.COMPILE_ERROR

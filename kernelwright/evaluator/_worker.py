@@ -244,7 +244,7 @@ class Runner:
         self.pool: Mapped | None = None
         self.door: Door | None = None
         self.mode = "eval"
-        self.triton = False
+        self.checked_by = ""  # "interpreter" or "emulator" where kernels of a GPU are checked on the CPU
         self.plan = CallPlan()
         self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
         self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
@@ -281,30 +281,37 @@ class Runner:
     # -- requests
 
     def do_load(
-        self, fds: list[int], role: str, mode: str, threads: int, triton: bool = False, ghost: bool = False
+        self, fds: list[int], role: str, mode: str, threads: int, checked_by: str = "", ghost: bool = False
     ) -> None:
-        """Take the door and the source; run a candidate's module code. fds: source, door library, reveal, answer.
+        """Take the door and the source; run a candidate's module code.
 
-        ``ghost``: launches of Triton kernels do nothing.
+        Args:
+            fds: source, door library, reveal, answer; the emulator's runtime as well, where that is used.
+            checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels.
+            ghost: launches of such kernels do nothing.
         """
         import torch
 
-        source_fd, *door_fds = fds
+        source_fd, *door_fds = fds[:4]
         with os.fdopen(source_fd, "rb") as stream:
             stream.seek(0)
             self.source = stream.read().decode()
         torch.set_num_threads(threads)
-        self.role, self.mode, self.triton = role, mode, triton
+        self.role, self.mode, self.checked_by = role, mode, checked_by
         self.door = Door(*door_fds)
         if role == "candidate":
             self.filename = "<candidate>"
             self._provide_builds()
-            if triton:
+            if checked_by == "interpreter":
                 from kernelwright.evaluator.backends import _triton_interpreter as interpreter
 
                 interpreter.install()
                 if ghost:
                     interpreter.idle()
+            if checked_by == "emulator":
+                inline.set_emulator(f"/proc/self/fd/{fds[4]}")
+                if ghost:
+                    inline.make_idle()
             with blamed("import", self.filename), self._device_view():
                 self.module = load_candidate(self.source)
                 if not hasattr(self.module, "ModelNew"):
@@ -418,7 +425,7 @@ class Runner:
         assert self.forward is not None
         numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
         forward = self.call or self.forward
-        if self.triton:
+        if self.checked_by:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad():
             self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
@@ -457,7 +464,7 @@ class Runner:
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
         """Calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
 
-        Where kernels are interpreted, ``launches`` says how many it launches, and how many the same call once more.
+        Where a GPU's kernels are checked, ``launches`` says how many it launches, and how many the same call once more.
         ``structure`` is how the outputs of a last call are nested.
         """
         import torch
@@ -467,7 +474,7 @@ class Runner:
         log = OperatorLog()
         forward = self.call or self.forward
         assert forward is not None
-        if self.triton:
+        if self.checked_by:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
             first = self._launches(forward)
@@ -479,7 +486,7 @@ class Runner:
             "operators": log.names(),
             "flops": log.flops,
             "calls": calls if fits else [],
-            "launches": launches if self.triton else None,
+            "launches": launches if self.checked_by else None,
             "structure": structure[:STRUCTURE_CHARS],
         }
 
@@ -513,12 +520,13 @@ class Runner:
 
     def _launches(self, forward: Callable[..., Any]) -> int:
         """Calls on the first slot; how many kernels the interpreter was told to launch."""
-        if not self.triton:
+        if not self.checked_by:
             forward(*self.slots[0])
             return 0
         from kernelwright.evaluator.backends import _triton_interpreter as interpreter
 
-        with interpreter.count_launches() as count:
+        counting = interpreter.count_launches if self.checked_by == "interpreter" else inline.count_launches
+        with counting() as count:
             forward(*self.slots[0])
         return count[0]
 
@@ -531,6 +539,7 @@ class Runner:
 
     def _on_device(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
+            inline.next_order()
             with self._device_view():
                 return forward(*arguments)
 
@@ -538,7 +547,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _device_view(self) -> Iterator[None]:
-        if not self.triton:
+        if not self.checked_by:
             yield
             return
         from kernelwright.evaluator.backends import _triton_interpreter as interpreter

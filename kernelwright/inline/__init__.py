@@ -1,14 +1,32 @@
 """What a candidate imports to build its kernels, and what the referee needs to build them for it.
 
-``cpp(SOURCE)`` compiles C++ with a C ABI and returns a library whose functions take tensors and numbers. Importing this
-room costs a few milliseconds and does not import torch.
+``cpp(SOURCE)`` compiles C++ with a C ABI and returns a library whose functions take tensors and numbers;
+``cuda(SOURCE, "kernel")`` compiles CUDA and returns a kernel to launch. Importing this room costs a few milliseconds
+and does not import torch.
 """
 
 from __future__ import annotations
 
-from kernelwright.inline._build import BuildRequest, build, check_flags, compile_command, set_product_provider
-from kernelwright.inline._cpp import cpp, cuda
+from kernelwright.inline._build import (
+    BuildRequest,
+    build,
+    check_cuda_flags,
+    check_flags,
+    compile_command,
+    extension_parts,
+    set_product_provider,
+    torch_header_folders,
+)
+from kernelwright.inline._cpp import cpp
+from kernelwright.inline._cuda import CudaKernel, cuda
+from kernelwright.inline._cuda_compiler import (
+    cubin_command,
+    cubin_source,
+    cuda_compiler,
+    extension_cubin_command,
+)
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
+from kernelwright.inline._emulation import EmulationError, count_launches, make_idle, next_order, set_emulator
 from kernelwright.inline._knobs import apply_knobs
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
@@ -19,19 +37,32 @@ __all__ = [
     "ArgumentError",
     "BuildError",
     "BuildRequest",
+    "CudaKernel",
+    "EmulationError",
     "Library",
     "Parameter",
     "Signature",
     "apply_knobs",
     "build",
+    "check_cuda_flags",
     "check_flags",
     "compile_command",
     "compiler_version",
+    "count_launches",
     "cpp",
+    "cubin_command",
+    "cubin_source",
     "cuda",
+    "cuda_compiler",
+    "extension_cubin_command",
+    "extension_parts",
     "header_command",
+    "make_idle",
+    "next_order",
     "parse_signatures",
     "patch_load_inline",
     "record_calls",
+    "set_emulator",
     "set_product_provider",
+    "torch_header_folders",
 ]

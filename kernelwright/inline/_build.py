@@ -18,9 +18,20 @@ from typing import Literal
 
 from kernelwright.inline._toolchain import BuildError, build_cached, build_locally, cpp_command
 
-__all__ = ["BuildRequest", "ProductProvider", "build", "check_flags", "compile_command", "set_product_provider"]
+__all__ = [
+    "BuildRequest",
+    "ProductProvider",
+    "build",
+    "check_cuda_flags",
+    "check_flags",
+    "compile_command",
+    "extension_parts",
+    "extension_source_of",
+    "set_product_provider",
+    "torch_header_folders",
+]
 
-Language = Literal["cpp", "cuda", "torch_extension"]
+Language = Literal["cpp", "cuda", "torch_extension", "torch_cuda_extension"]
 
 _ALLOWED = tuple(
     re.compile(pattern)
@@ -38,14 +49,30 @@ _ALLOWED = tuple(
 _REFUSED = re.compile(
     r"-f(plugin|dump|profile|sanitize|use-ld|module|pch|opt-info|offload|callgraph|stack-usage|save-)"
 )
+_ALLOWED_FOR_CUDA = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"-O[0-3]|-G|-g|-w|-lineinfo|--generate-line-info",
+        r"--?use_fast_math|--?ftz=(true|false)|--?prec-(div|sqrt)=(true|false)|--?fmad=(true|false)",
+        r"--?maxrregcount[= ][0-9]+|--expt-relaxed-constexpr|--expt-extended-lambda|--extra-device-vectorization",
+        r"--?std=c\+\+[0-9]{2}|--threads[= ]?[0-9]+",
+        r"-D[A-Za-z_]\w*(=[^\0\n]{0,4096})?|-U[A-Za-z_]\w*",
+        r"-(gencode|arch)=[a-z0-9_=,]+",
+        r"-Xptxas=?-(O[0-3]|v|dlcm=c[agsv]|-?allow-expensive-optimizations=(true|false))",
+    )
+)
 _TORCH_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+
+
+_CUDA_PART = "// -------- the CUDA part --------\n"
 
 
 @dataclass(frozen=True)
 class BuildRequest:
     """One build: the exact source, and the options beyond the language's own.
 
-    ``name`` is the CUDA kernel's or the extension module's name; it is empty for "cpp".
+    ``name`` is the CUDA kernel's or the extension module's name; it is empty for "cpp". The source of a
+    "torch_cuda_extension" is a C++ part and a CUDA part; see :func:`extension_source_of` and :func:`extension_parts`.
     """
 
     language: Language
@@ -81,9 +108,13 @@ def build(request: BuildRequest) -> str:
     Raises:
         BuildError: an option is not allowed, or the compiler failed; ``log`` holds its output.
     """
-    check_flags(request.flags)
+    (check_cuda_flags if "cuda" in request.language else check_flags)(request.flags)
     if _provider is not None:
         return _provider(request)
+    if request.language == "cuda":
+        from kernelwright.inline._cuda_compiler import build_for_device
+
+        return build_for_device(request.source, request.name, request.flags)
     if request.language == "cpp":
         return build_locally(request.source, request.flags)
     parts = {"language": request.language, "flags": request.flags, "name": request.name}
@@ -99,30 +130,56 @@ def check_flags(flags: Sequence[str]) -> None:
             )
 
 
+def extension_source_of(cpp_part: str, cuda_part: str) -> str:
+    """The source of a "torch_cuda_extension"."""
+    return cpp_part + _CUDA_PART + cuda_part
+
+
+def extension_parts(source: str) -> tuple[str, str]:
+    """C++ part and CUDA part of such a source."""
+    cpp_part, _, cuda_part = source.partition(_CUDA_PART)
+    return cpp_part, cuda_part
+
+
+def check_cuda_flags(flags: Sequence[str]) -> None:
+    """BuildError unless every option of CUDA's compiler only tunes code generation or defines a macro."""
+    for flag in flags:
+        if not isinstance(flag, str) or not any(form.fullmatch(flag) for form in _ALLOWED_FOR_CUDA):
+            raise BuildError(
+                f"option {flag!r} of the CUDA compiler is not allowed: use -O, -D, -std, -use_fast_math, "
+                "-maxrregcount, --expt-relaxed-constexpr, --expt-extended-lambda and the like"
+            )
+
+
 def compile_command(request: BuildRequest, out_path: str, source_path: str) -> list[str]:
-    """The compiler's argument list for a request; needs neither torch imported nor any part of the candidate run.
+    """The C++ compiler's arguments for a request; needs neither torch imported nor any part of the candidate run.
 
     Raises:
         BuildError: an option is not allowed, the extension's name is no identifier, or the language needs a device.
     """
+    if "cuda" in request.language:
+        raise BuildError("outside of the referee CUDA sources of an extension are built by torch's own load_inline")
     check_flags(request.flags)
     if request.language == "cpp":
         return cpp_command("g++", request.flags, source_path, out_path)
-    if request.language == "cuda":
-        raise BuildError("CUDA sources need a device and its toolkit, which this version does not drive")
     if not request.name.isidentifier():
         raise BuildError(f"the extension's name {request.name!r} is not an identifier")
     root = _torch_root()
-    includes = [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
     options = [flag for flag in request.flags if not flag.startswith("-l")]
     libraries = [flag for flag in request.flags if flag.startswith("-l")]
     return [
         *("g++", *_TORCH_FLAGS, *options, "-D_GLIBCXX_USE_CXX11_ABI=1", "-DTORCH_API_INCLUDE_EXTENSION_H"),
         f"-DTORCH_EXTENSION_NAME={request.name}",
-        *(f"-isystem{path}" for path in includes),
+        *(f"-isystem{path}" for path in torch_header_folders()),
         *("-o", out_path, source_path, f"-L{root}/lib", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
         *libraries,
     ]
+
+
+def torch_header_folders() -> list[str]:
+    """Folders with torch's headers and Python's; BuildError where torch is missing."""
+    root = _torch_root()
+    return [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
 
 
 @functools.lru_cache(maxsize=1)

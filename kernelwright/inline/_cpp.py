@@ -1,13 +1,11 @@
-"""``cpp`` and ``cuda``: the calls by which a candidate gets its kernels."""
+"""``cpp``: the call by which a candidate gets its C++ kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
-from kernelwright.inline._build import BuildRequest, build, check_flags, product_provider
+from kernelwright.inline._build import BuildRequest, build
 from kernelwright.inline._library import Library
-from kernelwright.inline._toolchain import BuildError
 from kernelwright.inline._toolchain import cpp as build_and_load
 
 
@@ -32,19 +30,3 @@ def cpp(
 
 def _build_cpp(source: str, flags: tuple[str, ...]) -> str:
     return build(BuildRequest("cpp", source, flags))
-
-
-def cuda(source: str, name: str, *, flags: Sequence[str] = ()) -> NoReturn:
-    """Ask for a CUDA kernel. This version has no CUDA build, so the request is recorded and then refused.
-
-    Raises:
-        BuildError: always.
-    """
-    check_flags(flags)
-    provider = product_provider()
-    if provider is not None:
-        provider(BuildRequest("cuda", source, tuple(flags), name))
-    raise BuildError(
-        f"cannot build the CUDA kernel {name!r}: there is no CUDA device here, and this version has no build for one; "
-        "write the kernel in C++ (kernelwright.inline.cpp) or Triton"
-    )

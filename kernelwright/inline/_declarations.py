@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["Parameter", "Signature", "parse_signatures"]
+__all__ = ["Parameter", "Signature", "parse_kernel", "parse_signatures"]
 
 
 class Parameter(NamedTuple):
@@ -51,8 +51,9 @@ _BUILTIN_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char"
 _CANONICAL = {f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _CANONICAL |= {"size_t": "uint64", "uintptr_t": "uint64", "ssize_t": "int64", "ptrdiff_t": "int64", "intptr_t": "int64"}
 _CANONICAL |= {"float": "float", "double": "double", "bool": "bool", "_Bool": "bool", "void": "void", "char": "char"}
-_CANONICAL |= {"_Float16": "float16", "__fp16": "float16", "Half": "float16"}
+_CANONICAL |= {"_Float16": "float16", "__fp16": "float16", "Half": "float16", "__half": "float16", "half": "float16"}
 _CANONICAL |= {"__bf16": "bfloat16", "BFloat16": "bfloat16", "bfloat16_t": "bfloat16"}
+_CANONICAL |= {"__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16"}
 _CANONICAL |= {"complex<float>": "complex64", "complex<double>": "complex128"}
 Tokens = list[str]
 
@@ -76,6 +77,57 @@ def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> d
             if known is not None and not _same(known, signature):
                 found[signature.name] = None
     return found
+
+
+def parse_kernel(source: str, name: str, defines: Mapping[str, str] | None = None) -> Signature | None:
+    """The ``__global__`` function ``name`` of CUDA source; None where it is not found, or is declared in several ways.
+
+    ``name`` may carry template arguments (``"scale<float, 4>"``), which stand for the template's parameters then.
+    """
+    macros: dict[str, Tokens] = {}
+    tokens = _tokenize(source.replace("\\\n", ""), macros)
+    macros.update({key: _tokenize(body, {}) for key, body in (defines or {}).items()})
+    tokens = _expand(tokens, macros)
+    aliases = _aliases(tokens)
+    words = _tokenize(name, {})
+    given = _split(words[words.index("<") + 1 : -1]) if "<" in words else []
+    wanted = [word for word in (words[: words.index("<")] if "<" in words else words) if _WORD.match(word)][-1:]
+    found = []
+    for i, token in enumerate(tokens):
+        if token != "__global__":
+            continue
+        head, _ = _head(tokens, i + 1, len(tokens))
+        signature = _signature(_plain_head(head), aliases | _template_arguments(tokens, i, given))
+        if signature is not None and [signature.name] == wanted:
+            found.append(signature)
+    if not found or not all(_same(found[0], other) for other in found):
+        return None
+    return found[0]
+
+
+def _plain_head(head: Tokens) -> Tokens:
+    """Without the qualifiers that only CUDA has."""
+    words: Tokens = []
+    i = 0
+    while i < len(head):
+        if head[i] in ("__launch_bounds__", "__maxnreg__", "__cluster_dims__") and head[i + 1 : i + 2] == ["("]:
+            i = _closing(head, i + 1)
+        elif head[i] not in ("static", "inline", "__grid_constant__"):
+            words.append(head[i])
+        i += 1
+    return words
+
+
+def _template_arguments(tokens: Tokens, at: int, given: list[Tokens]) -> dict[str, Tokens]:
+    """What the parameters of the template that ends right before ``at`` stand for."""
+    start = at - 1
+    while start >= 0 and tokens[start] not in ("template", ";", "}", "{"):
+        start -= 1
+    if start < 0 or tokens[start] != "template" or tokens[start + 1 : start + 2] != ["<"]:
+        return {}
+    parameters = _split(tokens[start + 2 : _closing(tokens, start + 1)])
+    names = [(part[: part.index("=")] if "=" in part else part)[-1:] for part in parameters]
+    return {name[0]: value for name, value in zip(names, given, strict=False) if name}
 
 
 def _same(a: Signature, b: Signature) -> bool:

@@ -13,11 +13,20 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kernelwright.inline._declarations import Parameter, Signature
 
-__all__ = ["ArgumentError", "Library", "ObservedCall", "call_observers", "float_environment_kept"]
+__all__ = [
+    "SCALARS",
+    "ArgumentError",
+    "Library",
+    "ObservedCall",
+    "call_observers",
+    "convert",
+    "dtypes_of",
+    "float_environment_kept",
+]
 
 
 class ArgumentError(TypeError):
@@ -39,9 +48,9 @@ class ObservedCall(NamedTuple):
 call_observers: list[Callable[[ObservedCall], None]] = []  # told of every call; empty but while calls are recorded
 
 
-_SCALARS: dict[str, Any] = {f"int{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)}
-_SCALARS |= {f"uint{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)}
-_SCALARS |= {"float": ctypes.c_float, "double": ctypes.c_double, "bool": ctypes.c_bool, "char": ctypes.c_int8}
+SCALARS: dict[str, Any] = {f"int{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)}
+SCALARS |= {f"uint{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)}
+SCALARS |= {"float": ctypes.c_float, "double": ctypes.c_double, "bool": ctypes.c_bool, "char": ctypes.c_int8}
 _TENSORS: dict[str, tuple[str, ...]] = {
     "float": ("float32",),
     "double": ("float64",),
@@ -70,14 +79,16 @@ def _range(kind: str) -> tuple[int, int] | None:
     return (0, 2**bits - 1) if match[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _dtypes(parameter: Parameter) -> tuple[Any, ...]:
+def dtypes_of(parameter: Parameter) -> tuple[Any, ...]:
     """The torch dtypes that a pointer may take; empty where the C type says nothing (``void*``, an unknown type)."""
     import torch
 
     return tuple(getattr(torch, name) for name in _TENSORS.get(parameter.type, ()))
 
 
-def _convert(function: str, parameter: Parameter, dtypes: tuple[Any, ...], value: Any) -> Any:
+def convert(
+    function: str, parameter: Parameter, dtypes: tuple[Any, ...], value: Any, *, device: Literal["cpu", "cuda"] = "cpu"
+) -> Any:
     """One argument as ctypes takes it; every fault is an ArgumentError that names the argument."""
     import torch
 
@@ -85,8 +96,8 @@ def _convert(function: str, parameter: Parameter, dtypes: tuple[Any, ...], value
     if isinstance(value, torch.Tensor):
         if not parameter.pointer:
             raise ArgumentError(f"{where} is {parameter.type} in C, but a tensor was given: pass a number (.item())")
-        if not value.is_cpu:
-            raise ArgumentError(f"{where} must be on the cpu, but is on {value.device}")
+        if value.device.type != device:
+            raise ArgumentError(f"{where} must be on the {device}, but is on {value.device}")
         if dtypes and value.dtype not in dtypes:
             wanted = " or ".join(str(dtype) for dtype in dtypes)
             raise ArgumentError(f"{where} is {parameter.type}* in C and takes {wanted}, but is {value.dtype}")
@@ -126,20 +137,20 @@ def _bind(entry: Any, signature: Signature, report: Callable[[tuple[Any, ...]], 
     ``report`` is handed the arguments of a call where anybody observes calls.
     """
     for parameter in signature.parameters:
-        if not parameter.pointer and parameter.type not in _SCALARS:
+        if not parameter.pointer and parameter.type not in SCALARS:
             raise ArgumentError(
                 f"{signature.name}(): parameter {parameter.name!r} has the C type {parameter.type!r}, which cannot be "
                 "passed by value: use an integer, float, double, bool or a pointer"
             )
-    if signature.returns not in (*_SCALARS, "void"):
+    if signature.returns not in (*SCALARS, "void"):
         raise ArgumentError(f"{signature.name}() returns {signature.returns!r}: return void, an integer or a float")
-    entry.restype = None if signature.returns == "void" else _SCALARS[signature.returns]
-    entry.argtypes = [ctypes.c_void_p if p.pointer else _SCALARS[p.type] for p in signature.parameters]
-    dtypes = [_dtypes(parameter) if parameter.pointer else () for parameter in signature.parameters]
+    entry.restype = None if signature.returns == "void" else SCALARS[signature.returns]
+    entry.argtypes = [ctypes.c_void_p if p.pointer else SCALARS[p.type] for p in signature.parameters]
+    dtypes = [dtypes_of(parameter) if parameter.pointer else () for parameter in signature.parameters]
 
     def checked(*values: Any) -> Any:
         rows = zip(signature.parameters, dtypes, values, strict=True)
-        return entry(*(_convert(signature.name, parameter, allowed, value) for parameter, allowed, value in rows))
+        return entry(*(convert(signature.name, parameter, allowed, value) for parameter, allowed, value in rows))
 
     namespace: dict[str, Any] = {"_entry": entry, "_checked": checked, "_report": report, "_observers": call_observers}
     namespace |= {"_int": int, "_float": float, "_bool": bool, "_type": type}
@@ -196,7 +207,7 @@ def _bind_untyped(entry: Any, name: str, report: Callable[[tuple[Any, ...]], Non
             elif isinstance(value, float):
                 arguments.append(ctypes.c_float(value))
             else:
-                arguments.append(ctypes.c_void_p(_convert(name, Parameter(f"#{i}", "void", True), (), value)))
+                arguments.append(ctypes.c_void_p(convert(name, Parameter(f"#{i}", "void", True), (), value)))
         entry(*arguments)
 
     return bound

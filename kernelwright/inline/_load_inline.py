@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from kernelwright.inline._build import BuildRequest, ProductProvider, build, check_flags
+from kernelwright.inline._build import (
+    BuildRequest,
+    ProductProvider,
+    build,
+    check_cuda_flags,
+    check_flags,
+    extension_source_of,
+)
+from kernelwright.inline._emulation import emulated_module, is_emulated
 from kernelwright.inline._library import float_environment_kept
 from kernelwright.inline._toolchain import BuildError
 
@@ -61,20 +69,47 @@ def load_inline(
     """Same arguments as torch's function; where and how it builds is not the caller's to choose.
 
     Raises:
-        BuildError: CUDA or SYCL sources, include paths, a module that is not Python, or an option that is not allowed.
+        BuildError: SYCL sources, include paths, a module that is not Python, or an option that is not allowed.
     """
-    if cuda_sources or sycl_sources or with_cuda or with_sycl:
-        raise BuildError("CUDA and SYCL sources need a device: this one has none; give C++ sources only")
+    if sycl_sources or with_sycl:
+        raise BuildError("SYCL sources are not supported: give C++ or CUDA sources")
     if extra_include_paths:
         raise BuildError("extra_include_paths is not allowed: put what the kernel needs into its source")
     if not is_python_module:
         raise BuildError("is_python_module=False is not supported: bind the functions with functions=[...]")
     flags = (*(extra_cflags or ()), *(extra_ldflags or ()))
+    if cuda_sources:
+        return _load_cuda(
+            name, cpp_sources, cuda_sources, functions, flags, extra_cuda_cflags or (), headers=not no_implicit_headers
+        )
     check_flags(flags)
     source = extension_source(
         cpp_sources, functions, headers=not no_implicit_headers, error_handling=with_pytorch_error_handling
     )
     return _import_extension(name, build(BuildRequest("torch_extension", source, flags, name)))
+
+
+def _load_cuda(
+    name: str,
+    cpp_sources: str | Sequence[str],
+    cuda_sources: str | Sequence[str],
+    functions: str | Sequence[str] | Mapping[str, str] | None,
+    flags: Sequence[str],
+    cuda_flags: Sequence[str],
+    *,
+    headers: bool,
+) -> ModuleType:
+    """A module with CUDA sources. Only the CUDA compiler's options and macros are kept: the C++ part is a launcher."""
+    if not name.isidentifier():
+        raise BuildError(f"the extension's name {name!r} is not an identifier")
+    options = tuple(dict.fromkeys([*cuda_flags, *(flag for flag in flags if flag.startswith("-D"))]))
+    check_cuda_flags(options)
+    sources = [cuda_sources] if isinstance(cuda_sources, str) else list(cuda_sources)
+    included = ["#include <torch/types.h>", "#include <cuda.h>", "#include <cuda_runtime.h>"] if headers else []
+    cpp_part = extension_source(cpp_sources, functions, headers=headers)
+    source = extension_source_of(cpp_part, "\n".join([*included, *sources]) + "\n")
+    path = build(BuildRequest("torch_cuda_extension", source, options, name))
+    return emulated_module(name, path) if is_emulated(path) else _import_extension(name, path)
 
 
 def _import_extension(name: str, path: str) -> ModuleType:

@@ -96,8 +96,10 @@ def cache_root() -> Path:
     return Path(base) / "kernelwright" / "inline"
 
 
-def build_cached(parts: Mapping[str, Any], source: str, command: Callable[[str, str], list[str]]) -> str:
-    """Path of the library built from ``source``, from the cache where it is there.
+def build_cached(
+    parts: Mapping[str, Any], source: str, command: Callable[[str, str], list[str]], *, suffix: str = "cpp"
+) -> str:
+    """Path of the library built from ``source`` (a file with ``suffix``), from the cache where it is there.
 
     The key is the hash of ``parts``, the source, the compiler and the processor. Each build works in a folder of its
     own and moves its product into place in one step, so neither a race nor a kill leaves half a library behind.
@@ -114,9 +116,9 @@ def build_cached(parts: Mapping[str, Any], source: str, command: Callable[[str, 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as work:
-            Path(work, "kernel.cpp").write_text(source)
-            _compile(command("kernel.cpp", "kernel.so"), work)
-            os.replace(os.path.join(work, "kernel.cpp"), folder / "kernel.cpp")
+            Path(work, f"kernel.{suffix}").write_text(source)
+            _compile(command(f"kernel.{suffix}", "kernel.so"), work)
+            os.replace(os.path.join(work, f"kernel.{suffix}"), folder / f"kernel.{suffix}")
             os.replace(os.path.join(work, "kernel.so"), product)
     except OSError as error:
         raise BuildError(f"cannot write the kernel cache {folder}: {error}; set XDG_CACHE_HOME") from error

@@ -81,6 +81,18 @@ def test_a_damaged_precompiled_header_is_made_anew(build, referee):
     assert any(path.stat().st_size > 1_000_000 for path in precompiled(referee))
 
 
+def test_equal_cuda_sources_are_built_once(referee):
+    request = {"language": "cuda", "flags": ["-DN=3"], "name": "fill"}
+    source = 'extern "C" __global__ void fill(float* y) { y[threadIdx.x] = N; }'
+    first, second = (referee.builds.build(request, source) for _ in range(2))
+    assert first.product is not None, first.log
+    assert (first.cached, second.cached) == (False, True)
+    assert second.product == first.product
+    assert "registers" in second.log
+    other = referee.builds.build({**request, "flags": ["-DN=4"]}, source)
+    assert other.product != first.product
+
+
 def test_what_was_only_asked_for_is_forgotten_like_products(tmp_path):
     cache = ProductCache(tmp_path, 1 << 30)
     assert cache.is_first_request("asked")

@@ -125,14 +125,36 @@ def test_the_provider_is_asked_instead_of_the_compiler(tmp_path, monkeypatch):
     assert asked == [BuildRequest("cpp", SOURCE, ("-O2", "-DN=3"))]
 
 
-def test_cuda_is_recorded_and_then_refused_in_plain_words():
+def test_cuda_asks_its_provider_and_says_what_is_missing_without_one(tmp_path):
     asked = []
-    set_product_provider(lambda request: asked.append(request) or "")
-    with pytest.raises(BuildError, match="no CUDA device"):
+
+    def provide(request):
+        asked.append(request)
+        raise BuildError("not today")
+
+    set_product_provider(provide)
+    with pytest.raises(BuildError, match="not today"):
+        cuda("__global__ void k() {}", "k", defines={"N": 2}, flags=["-use_fast_math"])
+    assert asked == [BuildRequest("cuda", "__global__ void k() {}", ("-use_fast_math", "-DN=2"), "k")]
+    set_product_provider(None)
+    with pytest.raises(BuildError, match=r"no CUDA (device|compiler)"):
+        cuda('extern "C" __global__ void k() {}', "k")
+
+
+@pytest.mark.parametrize(
+    "flag", ["-I/etc", "-Xcompiler=-fplugin=x", "--run", "-o/tmp/x", "-ccbin=/tmp/x", "-Xptxas=-x"]
+)
+def test_options_of_the_cuda_compiler_that_do_more_than_tune_are_refused(flag):
+    set_product_provider(lambda request: pytest.fail("asked to build"))
+    with pytest.raises(BuildError, match="not allowed"):
+        cuda("__global__ void k() {}", "k", flags=[flag])
+
+
+def test_an_emulated_product_outside_of_the_referee_says_where_it_runs(tmp_path):
+    (tmp_path / "product.so").write_bytes(b"kw_product_anchor")
+    set_product_provider(lambda request: str(tmp_path / "product.so"))
+    with pytest.raises(BuildError, match="emulator only"):
         cuda("__global__ void k() {}", "k")
-    assert asked == [BuildRequest("cuda", "__global__ void k() {}", (), "k")]
-    with pytest.raises(BuildError, match="device"):
-        compile_command(asked[0], "/out", "/in")
 
 
 def test_threads_may_share_a_library():

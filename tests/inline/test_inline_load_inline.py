@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch.utils.cpp_extension as extension
 
-from kernelwright.inline import BuildError, BuildRequest, compile_command, patch_load_inline
+from kernelwright.inline import BuildError, BuildRequest, compile_command, extension_parts, patch_load_inline
 
 SOURCE = "torch::Tensor twice(torch::Tensor x) { return x * 2; }"
 PLAIN = """
@@ -59,8 +59,8 @@ def test_the_source_is_what_torch_would_compile():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"cuda_sources": "__global__ void k() {}"}, "need a device"),
-        ({"with_cuda": True}, "need a device"),
+        ({"sycl_sources": "void k() {}"}, "SYCL"),
+        ({"cuda_sources": "__global__ void k() {}", "extra_cuda_cflags": ["-I/etc"]}, "not allowed"),
         ({"extra_include_paths": ["/etc"]}, "extra_include_paths"),
         ({"extra_cflags": ["-I/etc"]}, "not allowed"),
         ({"extra_ldflags": ["-Wl,-rpath,/x"]}, "not allowed"),
@@ -71,6 +71,40 @@ def test_what_is_not_supported_is_refused(arguments, words):
     patch_load_inline(lambda request: pytest.fail("asked to build"))
     with pytest.raises(BuildError, match=words):
         extension.load_inline("ext", SOURCE, functions="twice", **arguments)
+
+
+def test_cuda_sources_are_one_request_in_two_parts():
+    requests = []
+
+    def provide(request):
+        requests.append(request)
+        raise BuildError("not today")
+
+    patch_load_inline(provide)
+    with pytest.raises(BuildError, match="not today"):
+        extension.load_inline(
+            "ext",
+            "int twice(int);",
+            cuda_sources=["__global__ void k() {}", "int twice(int x) { return 2 * x; }"],
+            functions=["twice"],
+            extra_cflags=["-O3", "-DN=4"],
+            extra_cuda_cflags=["-use_fast_math"],
+        )
+    (request,) = requests
+    assert (request.language, request.name, request.flags) == (
+        "torch_cuda_extension",
+        "ext",
+        ("-use_fast_math", "-DN=4"),
+    )
+    cpp_part, cuda_part = extension_parts(request.source)
+    assert 'm.def("twice"' in cpp_part
+    assert "__global__ void k() {}" in cuda_part
+
+
+def test_cuda_sources_outside_of_the_referee_are_left_to_torch():
+    patch_load_inline(None)
+    with pytest.raises(BuildError, match="torch's own load_inline"):
+        extension.load_inline("ext", "int f();", cuda_sources="int f() { return 1; }", functions=["f"])
 
 
 def test_the_command_needs_no_torch_in_the_process_and_no_odd_name():

@@ -1,0 +1,242 @@
+"""CUDA C++ as plain C++ for the emulator: launches become calls, dynamic shared memory a pointer. All else stays.
+
+Works on tokens: a ``<<<`` in a comment or a string is none. What it does not understand it leaves as it is, for the
+compiler to refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["rewrite"]
+
+_TOKEN = re.compile(
+    r"""(?P<blank>(?:\s|\\\n)+|//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))
+      | (?P<define>\#[ \t]*define\b(?:\\\n|[^\n])*)
+      | (?P<directive>\#(?:\\\n|[^\n])*)
+      | (?P<raw>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?(?:\)(?P=fence)"|\Z))
+      | (?P<string>(?:u8|[uUL])?"(?:\\.|[^"\\\n])*(?:"|(?=\n)|\\?\Z))
+      | (?P<char>'(?:\\.|[^'\\\n])*(?:'|(?=\n)|\\?\Z))
+      | (?P<number>\.?\d(?:'?[\w.])*)
+      | (?P<word>[A-Za-z_]\w*)
+      | (?P<launch><<<)
+      | (?P<mark>::|.)""",
+    re.X | re.S,
+)
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+_CLOSING = {close: open_ for open_, close in _OPENING.items()}
+# What would be taken for the C++ library's, whose headers use these names.
+_RENAMED = {"__noinline__": "__attribute__((noinline))", "assert": "kw_assert", "clock": "clock64"}
+_CALLED = frozenset(("assert", "clock"))  # renamed where they are called
+_RUNTIME_LAUNCHES = frozenset(("cudaLaunchKernel", "cudaLaunchCooperativeKernel"))
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+
+
+def rewrite(source: str) -> str:
+    """The text with every kernel launch and every ``extern __shared__`` array made plain C++."""
+    return "".join(token.text for token in _rewritten(_tokenize(source)))
+
+
+def _tokenize(text: str) -> list[_Token]:
+    return [_Token(match.lastgroup or "mark", match.group()) for match in _TOKEN.finditer(text)]
+
+
+def _rewritten(tokens: list[_Token]) -> list[_Token]:
+    out: list[_Token] = []
+    i = 0
+    while i < len(tokens):
+        token = tokens[i]
+        if token.kind == "define":
+            name = re.match(r"#[ \t]*define\s+\w+(?:\([^)]*\))?", token.text)
+            body = token.text[name.end() :] if name else ""
+            head = token.text[: len(token.text) - len(body)]
+            out.append(_Token("directive", head + rewrite(body)))
+        elif token.text == "extern" and (shared := _dynamic_array(tokens, i)) is not None:
+            (inside, outside), i = shared
+            out.append(_Token("word", inside if _inside_a_function(out) else outside))
+            continue
+        elif token.kind == "launch" and (launch := _launch(out, tokens, i)) is not None:
+            text, callee_at, i = launch
+            del out[callee_at:]
+            out.append(_Token("word", text))
+            continue
+        elif token.text in _RENAMED and token.kind == "word":
+            after = _solid(tokens, i + 1)
+            called = after < len(tokens) and tokens[after].text == "("
+            is_member = bool(out) and out[-1].text in (".", ">", "::")
+            renamed = not is_member and (called or token.text not in _CALLED)
+            out.append(_Token("word", _RENAMED[token.text]) if renamed else token)
+        elif token.text in _RUNTIME_LAUNCHES:
+            out.append(token)
+            i = _uncast(tokens, i + 1, out)
+            continue
+        else:
+            out.append(token)
+        i += 1
+    return out
+
+
+def _solid(tokens: Sequence[_Token], i: int) -> int:
+    """The first index from ``i`` on that is neither blank nor comment."""
+    while i < len(tokens) and tokens[i].kind == "blank":
+        i += 1
+    return i
+
+
+# ------------------------------------------------------------------------------------------ dynamic shared memory
+
+
+def _dynamic_array(tokens: Sequence[_Token], start: int) -> tuple[tuple[str, str], int] | None:
+    """``extern __shared__ T name[];`` at ``start``: its replacements in a function and outside, and what follows it."""
+    words: list[str] = []
+    i = _solid(tokens, start + 1)
+    while i < len(tokens) and tokens[i].text not in ("[", ";", "{", "="):
+        if tokens[i].text in ("__align__", "alignas", "__attribute__"):
+            i = _closing(tokens, _solid(tokens, i + 1)) + 1
+        elif tokens[i].kind != "blank":
+            words.append(tokens[i].text)
+            i += 1
+        else:
+            i += 1
+    if "__shared__" not in words or i >= len(tokens) or tokens[i].text != "[":
+        return None
+    end = _solid(tokens, _closing(tokens, i) + 1)
+    if end >= len(tokens) or tokens[end].text != ";":
+        return None
+    name = words[-1]
+    kind = " ".join(word for word in words[:-1] if word != "__shared__")
+    in_function = f"{kind}* const {name} = static_cast<{kind}*>(kw_dynamic_shared());"
+    return (in_function, f"static kw::DynamicShared<{kind}> {name};"), end + 1
+
+
+def _closing(tokens: Sequence[_Token], start: int) -> int:
+    """Index of the bracket that closes the one at ``start``; the last token where none does."""
+    depth = 0
+    for i in range(start, len(tokens)):
+        if tokens[i].kind != "mark":
+            continue
+        depth += (tokens[i].text in _OPENING) - (tokens[i].text in _CLOSING)
+        if depth == 0:
+            return i
+    return len(tokens) - 1
+
+
+def _inside_a_function(before: Sequence[_Token]) -> bool:
+    """Whether the text after ``before`` belongs to a function's body."""
+    opened: list[bool] = []
+    previous = ""
+    head: list[str] = []
+    for token in before:
+        if token.kind in ("blank", "directive"):
+            continue
+        if token.text == "{":
+            is_space = bool({"namespace", "struct", "class", "union", "enum"} & set(head)) or (
+                head[:1] == ["extern"] and previous.startswith('"')
+            )
+            opened.append(not is_space)
+            head = []
+        elif token.text == "}":
+            if opened:
+                opened.pop()
+            head = []
+        elif token.text == ";":
+            head = []
+        else:
+            head.append(token.text)
+        previous = token.text
+    return any(opened)
+
+
+# ------------------------------------------------------------------------------------------------------- launches
+
+
+def _launch(before: Sequence[_Token], tokens: Sequence[_Token], start: int) -> tuple[str, int, int] | None:
+    """A launch whose ``<<<`` is at ``start``: its text, where in ``before`` its callee begins, what follows it."""
+    callee_at = _callee(before)
+    if callee_at is None:
+        return None
+    callee = "".join(token.text for token in before[callee_at:]).strip()
+    end = _end_of_configuration(tokens, start + 1)
+    if end is None:
+        return None
+    opening = _solid(tokens, end + 3)
+    if opening >= len(tokens) or tokens[opening].text != "(":
+        return None
+    close = _closing(tokens, opening)
+    configuration = "".join(token.text for token in _rewritten(list(tokens[start + 1 : end])))
+    arguments = "".join(token.text for token in _rewritten(list(tokens[opening + 1 : close]))).strip()
+    name = re.match(r"[\w:]+", callee)
+    text = (
+        f'kw::launch("{name.group() if name else "kernel"}", kw::most_granted(), false, '
+        f"kw::Configuration({configuration}), [=](auto... kw_a) {{ {callee}(kw_a...); }}"
+        f"{', ' + arguments if arguments else ''})"
+    )
+    return text, callee_at, close + 1
+
+
+def _end_of_configuration(tokens: Sequence[_Token], i: int) -> int | None:
+    """Index of the first of the three ``>`` that end a configuration."""
+    while i < len(tokens):
+        if tokens[i].text in _OPENING and tokens[i].kind == "mark":
+            i = _closing(tokens, i)
+        elif [token.text for token in tokens[i : i + 3]] == [">", ">", ">"]:
+            after = _solid(tokens, i + 3)
+            if after < len(tokens) and tokens[after].text == "(":
+                return i
+        i += 1
+    return None
+
+
+def _callee(before: Sequence[_Token]) -> int | None:
+    """Where the name before ``<<<`` begins, with its template arguments and its qualifiers."""
+    i = len(before) - 1
+    while i >= 0 and before[i].kind == "blank":
+        i -= 1
+    if i >= 0 and before[i].text == ">":
+        i = _opening_angle(before, i) - 1
+        while i >= 0 and before[i].kind == "blank":
+            i -= 1
+    if i < 0 or before[i].kind != "word":
+        return None
+    while i >= 2 and before[i - 1].text == "::" and before[i - 2].kind == "word":
+        i -= 2
+    if i >= 1 and before[i - 1].text == "::":
+        i -= 1
+    return i
+
+
+def _opening_angle(before: Sequence[_Token], end: int) -> int:
+    """Index of the ``<`` that the ``>`` at ``end`` closes; parentheses inside are skipped."""
+    depth = parentheses = 0
+    for i in range(end, -1, -1):
+        text = before[i].text if before[i].kind == "mark" else ""
+        parentheses += (text == ")") - (text == "(")
+        if parentheses == 0:
+            depth += (text == ">") - (text == "<")
+            if depth == 0 and text == "<":
+                return i
+    return 0
+
+
+def _uncast(tokens: Sequence[_Token], i: int, out: list[_Token]) -> int:
+    """Leave out the cast of a kernel to ``void*``: the emulator needs its type. Returns where to go on."""
+    opening = _solid(tokens, i)
+    if opening >= len(tokens) or tokens[opening].text != "(":
+        return i
+    out.extend(tokens[i : opening + 1])
+    at = _solid(tokens, opening + 1)
+    cast = re.match(r"\(\s*(?:const\s+)?void\s*\*\s*\)", "".join(token.text for token in tokens[at : at + 8]))
+    if cast:
+        return _closing(tokens, at) + 1
+    if tokens[at].text in ("reinterpret_cast", "static_cast"):
+        begin = next(k for k in range(at, len(tokens)) if tokens[k].text == "(")
+        end = _closing(tokens, begin)
+        out.extend(_rewritten(list(tokens[begin + 1 : end])))
+        return end + 1
+    return at

@@ -1,0 +1,129 @@
+"""``cuda``: a kernel from CUDA source, launched as ``kernel[grid, block, shared_bytes](arguments)``.
+
+What is built says where it runs: machine code for a device goes through CUDA's driver, a library for the emulator runs
+its threads on this CPU (only in the referee, where it has no device, to check results).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernelwright.inline._build import BuildRequest, build, check_cuda_flags
+from kernelwright.inline._declarations import Signature, parse_kernel
+from kernelwright.inline._emulation import emulated_kernel, is_emulated
+from kernelwright.inline._library import SCALARS, ArgumentError, convert, dtypes_of
+from kernelwright.inline._toolchain import define_flags
+
+__all__ = ["CudaKernel", "cuda"]
+
+Launch = Callable[[Sequence[int], int, Sequence[Any], Sequence[tuple[str, Any]]], None]
+Shape = int | tuple[int, ...]
+
+
+def cuda(
+    source: str,
+    name: str,
+    *,
+    defines: Mapping[str, int | float | str | bool] | None = None,
+    flags: Sequence[str] = (),
+) -> CudaKernel:
+    """Build CUDA source and return one of its kernels.
+
+    Args:
+        source: CUDA text; device code, as NVRTC takes it (no launches of its own).
+        name: of a ``__global__`` function, with template arguments where it is a template: ``"scale<float, 4>"``.
+        defines: macros; True and False become 1 and 0.
+        flags: more compiler options, out of those that only tune code (``-use_fast_math``, ``-maxrregcount=64``).
+
+    Raises:
+        BuildError: an option is not allowed, or the compiler failed, or there is none.
+    """
+    options = (*flags, *define_flags(defines))
+    check_cuda_flags(options)
+    path = build(BuildRequest("cuda", source, options, name))
+    pairs = (flag[2:].partition("=") for flag in options if flag.startswith("-D"))
+    signature = parse_kernel(source, name, {macro: body if eq else "1" for macro, eq, body in pairs})
+    if is_emulated(path):
+        return CudaKernel(name, signature, emulated_kernel(path))
+    from kernelwright.inline._cuda_driver import driver_kernel
+
+    return CudaKernel(name, signature, driver_kernel(path, name))
+
+
+class CudaKernel:
+    """One kernel; ``kernel[grid, block]`` or ``kernel[grid, block, shared_bytes]`` is what can be called."""
+
+    def __init__(self, name: str, signature: Signature | None, launch: Launch) -> None:
+        self.name = name
+        self._signature = signature
+        self._launch = launch
+        self._dtypes = None if signature is None else [dtypes_of(p) if p.pointer else () for p in signature.parameters]
+
+    def __getitem__(self, shape: tuple[Any, ...]) -> Callable[..., None]:
+        """What launches it on ``grid`` and ``block`` (numbers, or tuples of up to three) with dynamic shared memory."""
+        if not isinstance(shape, tuple) or len(shape) not in (2, 3):
+            raise ArgumentError(f"{self.name}: write kernel[grid, block] or kernel[grid, block, shared_bytes]")
+        sizes = [*_three(self.name, "grid", shape[0]), *_three(self.name, "block", shape[1])]
+        shared = int(shape[2]) if len(shape) == 3 else 0
+        if shared < 0:
+            raise ArgumentError(f"{self.name}: {shared} bytes of shared memory")
+
+        def call(*arguments: Any) -> None:
+            self._launch(sizes, shared, self._packed(arguments), self._tensors(arguments))
+
+        return call
+
+    def _packed(self, arguments: Sequence[Any]) -> list[Any]:
+        if self._signature is None or self._dtypes is None:
+            return [_untyped(self.name, i, value) for i, value in enumerate(arguments)]
+        parameters = self._signature.parameters
+        if len(arguments) != len(parameters):
+            raise ArgumentError(f"{self.name}() takes {len(parameters)} arguments, {len(arguments)} were given")
+        packed = []
+        for parameter, dtypes, value in zip(parameters, self._dtypes, arguments, strict=True):
+            if isinstance(value, ctypes._SimpleCData | ctypes.Structure | ctypes.Array):
+                packed.append(value)
+            elif parameter.pointer:
+                packed.append(ctypes.c_void_p(convert(self.name, parameter, dtypes, value, device="cuda")))
+            elif parameter.type in SCALARS:
+                packed.append(SCALARS[parameter.type](convert(self.name, parameter, dtypes, value, device="cuda")))
+            else:
+                packed.append(_untyped(self.name, len(packed), value))
+        return packed
+
+    def _tensors(self, arguments: Sequence[Any]) -> list[tuple[str, Any]]:
+        names = [p.name for p in self._signature.parameters] if self._signature else []
+        named = ((names[i] if i < len(names) else f"argument {i}", value) for i, value in enumerate(arguments))
+        return [(name, value) for name, value in named if hasattr(value, "untyped_storage")]
+
+    def __repr__(self) -> str:
+        return f"<CUDA kernel {self.name}>"
+
+
+def _three(name: str, what: str, size: Any) -> list[int]:
+    given = list(size) if isinstance(size, tuple | list) else [size]
+    if not 1 <= len(given) <= 3 or not all(hasattr(value, "__index__") for value in given):
+        raise ArgumentError(f"{name}: {what} is a number or up to three of them, not {size!r}")
+    numbers = [int(value) for value in given]
+    if any(not 0 < value < 2**31 for value in numbers):
+        raise ArgumentError(f"{name}: {what} {tuple(numbers)} is not positive, or too large")
+    return [*numbers, *[1] * (3 - len(numbers))]
+
+
+def _untyped(name: str, position: int, value: Any) -> Any:
+    """A value whose parameter is not known: tensor to address, int to int64_t, float to float."""
+    if isinstance(value, ctypes._SimpleCData | ctypes.Structure | ctypes.Array):
+        return value
+    if hasattr(value, "data_ptr"):
+        if not value.is_contiguous():
+            raise ArgumentError(f"{name}(): argument {position} is not contiguous: call .contiguous() first")
+        return ctypes.c_void_p(value.data_ptr())
+    if value is None:
+        return ctypes.c_void_p(None)
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    if hasattr(value, "__index__"):
+        return ctypes.c_int64(value.__index__())
+    raise ArgumentError(f"{name}(): argument {position} is a {type(value).__name__}: pass a tensor or a number")

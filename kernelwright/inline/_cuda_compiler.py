@@ -1,0 +1,114 @@
+"""Which compiler makes machine code of CUDA source here, and its command line."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from kernelwright.inline._nvrtc import find_nvrtc
+from kernelwright.inline._toolchain import BuildError, build_cached
+
+__all__ = ["build_for_device", "cubin_command", "cubin_source", "cuda_compiler", "extension_cubin_command", "find_nvcc"]
+
+_DEFAULT_ARCHITECTURE = "sm_90"
+_FOR_NVCC_ALONE = ("-arch=", "-gencode=", "--threads", "-Xptxas", "-w", "-g", "-O")
+_VERBOSE = ("-Xptxas", "-v")  # registers, spills, shared memory, to standard error
+_NVCC_PLACES = ("/usr/local/cuda/bin/nvcc", "/opt/cuda/bin/nvcc")
+
+
+def find_nvcc() -> str | None:
+    """Path of CUDA's compiler driver, or None."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    places = [f"{home}/bin/nvcc"] if home else []
+    return shutil.which("nvcc") or next((path for path in [*places, *_NVCC_PLACES] if os.access(path, os.X_OK)), None)
+
+
+@functools.lru_cache(maxsize=1)
+def cuda_compiler() -> str:
+    """What compiles device code here, in a line that changes with its version.
+
+    Raises:
+        BuildError: there is neither NVRTC nor nvcc.
+    """
+    library = find_nvrtc()
+    if library is not None:
+        return f"NVRTC {library}"
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise BuildError("no CUDA compiler: pip install nvidia-cuda-nvrtc, or install CUDA's toolkit")
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout.strip().splitlines()
+    return said[-1] if said else nvcc
+
+
+def cubin_source(source: str, name: str) -> str:
+    """The text to compile for a kernel: a template comes into being where something refers to it."""
+    if "<" not in name or find_nvrtc() is not None:
+        return source
+    return f"{source}\nnamespace {{ const void* const kw_kernel = reinterpret_cast<const void*>(&{name}); }}\n"
+
+
+def extension_cubin_command(
+    architecture: str, flags: Sequence[str], includes: Sequence[str], source: str, out: str
+) -> list[str]:
+    """The command line that compiles the device code of a source that also has host code: nvcc's alone.
+
+    Raises:
+        BuildError: there is no nvcc.
+    """
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise BuildError("no nvcc, which sources with host code need: install CUDA's toolkit, or use inline.cuda")
+    options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
+    fixed = ("-std=c++20", "-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-w", *_VERBOSE)
+    folders = [f"-isystem={path}" for path in includes]
+    return [nvcc, f"-arch={architecture}", "-cubin", "-x", "cu", *fixed, *options, *folders, "-o", out, source]
+
+
+def cubin_command(architecture: str, name: str, flags: Sequence[str], source: str, out: str) -> list[str]:
+    """The command line that compiles device code (no host code) to a cubin.
+
+    Raises:
+        BuildError: there is no compiler.
+    """
+    cuda_compiler()
+    if find_nvrtc() is not None:
+        options = ["--ptxas-options=-v", *(flag for flag in flags if not flag.startswith(_FOR_NVCC_ALONE))]
+        return [sys.executable, "-m", "kernelwright.inline._nvrtc", source, out, architecture, name, *options]
+    options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
+    return [
+        find_nvcc() or "nvcc",
+        f"-arch={architecture}",
+        "-cubin",
+        "-std=c++17",
+        *_VERBOSE,
+        "-O3",
+        *options,
+        "-o",
+        out,
+        source,
+    ]
+
+
+def build_for_device(source: str, name: str, flags: tuple[str, ...]) -> str:
+    """Compile for the device that is here; where there is none, for the architecture of ``KERNELWRIGHT_CUDA_ARCH``."""
+    architecture = _architecture()
+    parts = {"language": "cuda", "flags": flags, "name": name, "architecture": architecture, "with": cuda_compiler()}
+    return build_cached(
+        parts,
+        cubin_source(source, name),
+        lambda path, out: cubin_command(architecture, name, flags, path, out),
+        suffix="cu",
+    )
+
+
+def _architecture() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+    return os.environ.get("KERNELWRIGHT_CUDA_ARCH", _DEFAULT_ARCHITECTURE)
