@@ -219,6 +219,31 @@ class TimingSample(Record):
     phase: Literal["search", "confirm", "control"] = "search"
 
 
+class KernelResources(Record):
+    """What one kernel takes of a GPU, read off its machine code for one architecture. No time is in here.
+
+    ``occupancy`` is the bound on resident warps over the most that fit; None where no launch is known. ``problem`` says
+    why a launch cannot happen; it is empty where it can.
+    """
+
+    kernel: str
+    architecture: str  # "sm_90"
+    registers: int  # a thread
+    spilled_bytes: int  # stored by a thread for want of registers
+    stack_bytes: int  # a thread
+    shared_bytes: int  # a block: static, and dynamic where a launch is known
+    instructions: int
+    barriers: int  # instructions that wait for the block
+    matrix_instructions: dict[str, int] = {}
+    global_accesses: dict[str, int] = {}  # instruction with its width ("LDG.E.128"): how many
+    knobs: dict[str, KnobValue] = {}  # of an autotuned kernel: the configuration
+    block: int | None = None  # threads
+    blocks_per_processor: int | None = None
+    occupancy: float | None = None
+    limiter: Literal["registers", "shared memory", "warps", "blocks"] | None = None
+    problem: str = ""
+
+
 class Profile(Record):
     """Evidence about where the time goes. ``rung`` names the best means that was available."""
 
@@ -226,6 +251,7 @@ class Profile(Record):
     bound: Literal["memory", "compute", "latency", "unknown"] = "unknown"
     metrics: dict[str, float] = {}
     notes: tuple[str, ...] = ()
+    kernels: tuple[KernelResources, ...] = ()  # of a GPU, where rung is "static"
 
 
 class Environment(Record):

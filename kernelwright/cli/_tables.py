@@ -157,7 +157,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     if verdict.own_kernel_label is not None and verdict.own_kernel_share is not None:
         lines.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})")
     if verdict.profile:
-        lines.append(f"profile ({verdict.profile.rung}): bound by {verdict.profile.bound}")
+        known = "no time was measured" if verdict.timing is None else f"bound by {verdict.profile.bound}"
+        lines.append(f"profile ({verdict.profile.rung}): {known}")
         lines += [f"  {note}" for note in verdict.profile.notes]
     lines += [
         ": ".join(filter(None, (f"finding {found.rule} ({found.effect}) {found.where}".rstrip(), found.evidence)))

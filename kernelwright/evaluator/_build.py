@@ -22,6 +22,7 @@ from kernelwright.evaluator.backends import (
     MAX_SOURCE_BYTES,
     cubin_commands,
     cuda_part,
+    disassembly,
     emulated_source,
     emulator_command,
     emulator_version,
@@ -128,6 +129,27 @@ class BuildService:
         if emulated.product is not None:
             self._cache.keep(key, emulated.product, cubin.log)
         return emulated._replace(key=key, log=cubin.log)
+
+    def machine_code(self, request: inline.BuildRequest, architecture: str) -> tuple[str, str] | None:
+        """What the assembler says of a CUDA request's kernels, and their machine code as text.
+
+        None where they do not compile for ``architecture``. The listing is empty where there is no disassembler.
+        """
+        compiler = f"{inline.cuda_compiler()}\0{emulator_version()}"
+        key = hashlib.sha256(f"listing\0{request.key}\0{architecture}\0{compiler}".encode()).hexdigest()
+        stored = self._cache.load(key)
+        if stored is None:
+            text = inline.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
+            for command in cubin_commands(request, architecture):
+                listed = ["/bin/sh", "-c", f"{shlex.join(command)} && {disassembly('/job/product.so')}"]
+                made = self._compile(key, listed, {"kernel.cu": text.encode()}, time.monotonic())
+                if made.product is not None:
+                    break
+            if made.product is None:
+                return None
+            stored = made.product, made.log
+        listing, said = stored
+        return said, listing.decode(errors="replace")
 
     def _compile(self, key: str, command: list[str], files: Mapping[str, bytes], started: float) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"

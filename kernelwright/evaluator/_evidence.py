@@ -22,6 +22,7 @@ from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._share import OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
+from kernelwright.evaluator.backends import Launch
 
 _MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
 _WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
@@ -129,7 +130,7 @@ class Trace(NamedTuple):
     """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
 
     launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
-    structure: how the outputs are nested.
+    structure: how the outputs are nested. seen: the different launches of emulated kernels.
     """
 
     operators: dict[str, int]
@@ -137,6 +138,7 @@ class Trace(NamedTuple):
     calls: list[dict[str, Any]]
     launches: tuple[int, int] | None
     structure: str
+    seen: tuple[Launch, ...] = ()
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
@@ -151,7 +153,15 @@ class Trace(NamedTuple):
             calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else [],
             (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
             str(reply.get("structure")),
+            tuple(_launches_of(reply.get("seen_launches"))),
         )
+
+
+def _launches_of(claimed: Any) -> Iterator[Launch]:
+    for item in claimed if isinstance(claimed, list) else ():
+        block, dynamic = (item.get("block"), item.get("dynamic_bytes")) if isinstance(item, dict) else (0, 0)
+        if type(block) is int and type(dynamic) is int and 0 < block <= 1024 and 0 <= dynamic < 1 << 31:
+            yield Launch(readable(item.get("kernel"))[:200], block, dynamic)
 
 
 def _keeps_answers(first: Share, again: Share) -> bool:

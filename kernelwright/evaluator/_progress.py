@@ -11,6 +11,7 @@ from kernelwright.evaluator._client import Failure
 from kernelwright.evaluator._evidence import Evidence
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import ReadTimes
+from kernelwright.evaluator.backends import Launch
 from kernelwright.records import Correctness, FailedStage, Finding, Profile, Stage, Status, Timing, TimingSample
 
 
@@ -40,6 +41,7 @@ class Progress:
         self.evidence: Evidence | None = None
         self.screening = True
         self.built: list[inline.BuildRequest] = []
+        self.launches: tuple[Launch, ...] = ()  # of emulated kernels
         self.profile: Profile | None = None
 
     def note(self, rule: str, evidence: str) -> None:

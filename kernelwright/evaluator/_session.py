@@ -22,6 +22,7 @@ from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
+from kernelwright.evaluator._profile_static import profile_static
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
@@ -158,6 +159,9 @@ class ProblemSession:
             if failed_stage != "screen":
                 rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
                 progress.findings = (Finding(rule=rule, effect="refuses", evidence=reason[:400]), *progress.findings)
+        if candidate.backend == "cuda":
+            with progress.timed("static"):
+                progress.profile = profile_static(self._referee.builds, progress.built, progress.launches)
         share = None if progress.evidence is None else progress.evidence.share
         verdict = Verdict(
             candidate=candidate.sha256,
@@ -394,6 +398,7 @@ class ProblemSession:
             trace = Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
         except WorkerFailed as failed:
             self._refuse(failed, side, "ghost", progress)
+        progress.launches = trace.seen
         if trace.structure != (wanted := check_set.variants[0].structure):
             reason = f"forward returns {readable(trace.structure)[:200]}, {wanted[:200]} expected"
             raise Refused(Status.INCORRECT_SHAPE, "check", reason)

@@ -487,6 +487,7 @@ class Runner:
             "flops": log.flops,
             "calls": calls if fits else [],
             "launches": launches if self.checked_by else None,
+            "seen_launches": inline.seen_launches(),
             "structure": structure[:STRUCTURE_CHARS],
         }
 

@@ -26,7 +26,14 @@ from kernelwright.inline._cuda_compiler import (
     extension_cubin_command,
 )
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
-from kernelwright.inline._emulation import EmulationError, count_launches, make_idle, next_order, set_emulator
+from kernelwright.inline._emulation import (
+    EmulationError,
+    count_launches,
+    make_idle,
+    next_order,
+    seen_launches,
+    set_emulator,
+)
 from kernelwright.inline._knobs import apply_knobs
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
@@ -62,6 +69,7 @@ __all__ = [
     "parse_signatures",
     "patch_load_inline",
     "record_calls",
+    "seen_launches",
     "set_emulator",
     "set_product_provider",
     "torch_header_folders",

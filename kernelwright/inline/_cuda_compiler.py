@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import glob
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from kernelwright.inline._nvrtc import find_nvrtc
 from kernelwright.inline._toolchain import BuildError, build_cached
 
 __all__ = ["build_for_device", "cubin_command", "cubin_source", "cuda_compiler", "extension_cubin_command", "find_nvcc"]
@@ -17,6 +19,7 @@ __all__ = ["build_for_device", "cubin_command", "cubin_source", "cuda_compiler",
 _DEFAULT_ARCHITECTURE = "sm_90"
 _FOR_NVCC_ALONE = ("-arch=", "-gencode=", "--threads", "-Xptxas", "-w", "-g", "-O")
 _VERBOSE = ("-Xptxas", "-v")  # registers, spills, shared memory, to standard error
+_TOOLKIT = ("/usr/local/cuda", "/opt/cuda")
 _NVCC_PLACES = ("/usr/local/cuda/bin/nvcc", "/opt/cuda/bin/nvcc")
 
 
@@ -25,6 +28,32 @@ def find_nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     places = [f"{home}/bin/nvcc"] if home else []
     return shutil.which("nvcc") or next((path for path in [*places, *_NVCC_PLACES] if os.access(path, os.X_OK)), None)
+
+
+def find_nvrtc() -> str | None:
+    """Path of NVRTC's library, of the highest version where there are several; None where there is none."""
+    patterns = [f"{folder}/{rest}" for folder in _nvidia_packages() for rest in ("*/lib/libnvrtc.so.*",)]
+    patterns += [f"{root}/{lib}/libnvrtc.so*" for root in _toolkits() for lib in ("lib64", "targets/*/lib")]
+    found = sorted({path for pattern in patterns for path in glob.glob(pattern) if "alt" not in Path(path).name})
+    return found[-1] if found else None
+
+
+def header_folders() -> list[str]:
+    """Folders with CUDA's headers (cuda_fp16.h and the like); NVRTC itself knows none."""
+    folders = [f"{folder}/{rest}" for folder in _nvidia_packages() for rest in ("*/include", "cuda_runtime/include")]
+    found = [path for pattern in folders for path in sorted(glob.glob(pattern))]
+    found += [f"{root}/include" for root in _toolkits()]
+    return [path for path in dict.fromkeys(found) if os.path.exists(f"{path}/cuda_fp16.h")]
+
+
+def _nvidia_packages() -> list[str]:
+    spec = importlib.util.find_spec("nvidia")
+    return list(spec.submodule_search_locations or ()) if spec is not None else []
+
+
+def _toolkits() -> list[str]:
+    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    return [root for root in (*named, *_TOOLKIT) if os.path.isdir(root)]
 
 
 @functools.lru_cache(maxsize=1)

@@ -24,6 +24,7 @@ __all__ = [
     "is_emulated",
     "make_idle",
     "next_order",
+    "seen_launches",
     "set_emulator",
 ]
 
@@ -78,6 +79,7 @@ def set_emulator(path: str) -> None:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     library.kw_message.restype = ctypes.c_char_p
     library.kw_launches.restype = ctypes.c_ulonglong
+    library.kw_launch_seen.restype = ctypes.c_char_p
     library.kw_allow.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     library.kw_forget.argtypes = [ctypes.c_void_p]
     library.kw_know_module.argtypes = [ctypes.c_void_p]
@@ -88,6 +90,18 @@ def make_idle() -> None:
     """From now on a launch does nothing."""
     if _runtime is not None:
         _runtime.kw_idle(1)
+
+
+def seen_launches() -> list[dict[str, Any]]:
+    """The different launches of this process so far: ``{"kernel", "block" (threads), "dynamic_bytes"}`` each."""
+    if _runtime is None:
+        return []
+    found: list[dict[str, Any]] = []
+    block, dynamic = ctypes.c_uint(), ctypes.c_ulonglong()
+    while name := _runtime.kw_launch_seen(len(found), ctypes.byref(block), ctypes.byref(dynamic)):
+        kernel = name.decode(errors="replace")
+        found.append({"kernel": kernel, "block": block.value, "dynamic_bytes": dynamic.value})
+    return found
 
 
 def next_order() -> None:

@@ -10,42 +10,11 @@ its manual (https://docs.nvidia.com/cuda/nvrtc/).
 from __future__ import annotations
 
 import ctypes
-import glob
-import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["find_nvrtc", "header_folders"]
-
-_TOOLKIT = ("/usr/local/cuda", "/opt/cuda")
-
-
-def find_nvrtc() -> str | None:
-    """Path of NVRTC's library, of the highest version where there are several; None where there is none."""
-    patterns = [f"{folder}/{rest}" for folder in _nvidia_packages() for rest in ("*/lib/libnvrtc.so.*",)]
-    patterns += [f"{root}/{lib}/libnvrtc.so*" for root in _toolkits() for lib in ("lib64", "targets/*/lib")]
-    found = sorted({path for pattern in patterns for path in glob.glob(pattern) if "alt" not in Path(path).name})
-    return found[-1] if found else None
-
-
-def header_folders() -> list[str]:
-    """Folders with CUDA's headers (cuda_fp16.h and the like); NVRTC itself knows none."""
-    folders = [f"{folder}/{rest}" for folder in _nvidia_packages() for rest in ("*/include", "cuda_runtime/include")]
-    found = [path for pattern in folders for path in sorted(glob.glob(pattern))]
-    found += [f"{root}/include" for root in _toolkits()]
-    return [path for path in dict.fromkeys(found) if os.path.exists(f"{path}/cuda_fp16.h")]
-
-
-def _nvidia_packages() -> list[str]:
-    spec = importlib.util.find_spec("nvidia")
-    return list(spec.submodule_search_locations or ()) if spec is not None else []
-
-
-def _toolkits() -> list[str]:
-    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    return [root for root in (*named, *_TOOLKIT) if os.path.isdir(root)]
+from kernelwright.inline._cuda_compiler import find_nvrtc, header_folders
 
 
 class _Nvrtc:

@@ -84,6 +84,7 @@ class Evaluations(Runs):
         )
         if profile is not None:
             texts = {"metrics_json": dump_json(profile.metrics), "notes_json": dump_json(profile.notes)}
+            texts["kernels_json"] = dump_json([kernel.model_dump() for kernel in profile.kernels])
             self._connection.insert("profiles", {**key, "rung": profile.rung, "bound": profile.bound, **texts})
         for name, text in evaluation.artifacts.items():
             blob = self.put_blob(text, "artifact")

@@ -351,6 +351,11 @@ def m004_views(db: Database) -> None:
     db.executescript(_VIEWS)
 
 
-STEPS = (m001_tables, m002_append_only, m003_search, m004_views)
+def m005_kernel_resources(db: Database) -> None:
+    """What kernels take of a GPU, beside a profile's metrics."""
+    db.execute("ALTER TABLE profiles ADD COLUMN kernels_json TEXT NOT NULL DEFAULT '[]'")
+
+
+STEPS = (m001_tables, m002_append_only, m003_search, m004_views, m005_kernel_resources)
 for _step in STEPS:
     MIGRATIONS()(_step)

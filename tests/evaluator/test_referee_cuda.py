@@ -24,11 +24,21 @@ def test_a_right_kernel_passes_at_stage_checked_without_a_time(judge):
     assert not evaluation.samples
     assert "wrong without its own kernels" in next(f.evidence for f in verdict.findings if f.rule == "own-kernels")
     assert "registers" in evaluation.artifacts["compiler"]  # what ptxas says of it
+    assert verdict.profile.rung == "static"
+    kernels = {kernel.architecture: kernel for kernel in verdict.profile.kernels}
+    assert sorted(kernels) == ["sm_100", "sm_80", "sm_90"]
+    for kernel in kernels.values():
+        assert (kernel.kernel, kernel.block, kernel.shared_bytes) == ("softmax", 128, 16)
+        assert kernel.registers > 8
+        assert kernel.spilled_bytes == 0
+        assert (kernel.barriers, sum(kernel.global_accesses.values())) >= (2, 4)
+        assert 0 < kernel.occupancy <= 1
 
 
 def test_a_launcher_in_cpp_passes_too(judge):
     verdict = judge(EXTENSION).verdict
     assert (verdict.status, verdict.stage, verdict.timing) == (Status.PASSED, Stage.CHECKED, None), verdict.reason
+    assert {kernel.kernel for kernel in verdict.profile.kernels} == {"softmax"}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +60,8 @@ def test_what_is_wrong_is_told(judge, old, new, status, words):
     assert verdict.status is status, verdict.reason
     assert words in verdict.reason
     assert verdict.timing is None
+    built = status not in (Status.COMPILE_ERROR, Status.UNCHECKED) or "__activemask" in words
+    assert (verdict.profile is not None) == built
 
 
 def test_an_answer_that_needs_no_kernel_is_refused(judge):

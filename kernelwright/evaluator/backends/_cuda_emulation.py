@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +21,7 @@ __all__ = [
     "EmulatorLibrary",
     "cubin_commands",
     "cuda_part",
+    "disassembly",
     "emulated_source",
     "emulator_command",
     "emulator_version",
@@ -84,6 +87,16 @@ def cubin_commands(request: inline.BuildRequest, architecture: str) -> list[list
         return [inline.cubin_command(architecture, request.name, request.flags, source, out)]
     folders = [[_SMALL_HEADERS], [_TORCH_STUBS, *inline.torch_header_folders()]]
     return [inline.extension_cubin_command(architecture, request.flags, f, source, out) for f in folders]
+
+
+def disassembly(cubin: str) -> str:
+    """A shell command that puts a text of machine code in the place of a cubin; nothing where no tool can."""
+    spec = importlib.util.find_spec("triton")
+    places = [str(Path(spec.origin).parent / "backends/nvidia/bin/nvdisasm")] if spec and spec.origin else []
+    tool = shutil.which("nvdisasm") or next((place for place in places if Path(place).exists()), None)
+    if tool is None:
+        return f": > {cubin}"
+    return f"{shlex.quote(tool)} -c {cubin} > {cubin}.sass && mv {cubin}.sass {cubin}"
 
 
 def cuda_part(request: inline.BuildRequest) -> str:

@@ -27,7 +27,7 @@ constexpr unsigned SLICE = 1 << 16;        // accesses after which a fiber lets 
 constexpr unsigned IDLE_ROUNDS = 16;       // of slices without any progress, after which a block may wait for another
 constexpr size_t RESIDENT_BLOCKS = 1024;   // that wait for each other
 constexpr unsigned LARGEST_BLOCK = 1024;
-constexpr size_t STATIC_LIMIT = 48 << 10;
+constexpr size_t LAUNCHES_REMEMBERED = 64;
 
 enum State { READY, AT_BLOCK, AT_WARP, AT_GRID, DONE };
 
@@ -107,6 +107,13 @@ uintptr_t stacks_low = ~uintptr_t(0), stacks_high = 0;
 unsigned order_mode = 0;
 unsigned long long launches_run = 0;
 bool idle = false;
+
+struct Seen {
+  std::string name;
+  unsigned block;
+  size_t dynamic_bytes;
+};
+std::vector<Seen> seen_launches;
 bool progressed = false;
 unsigned long grid_arrived = 0, blocks_live = 0;
 unsigned long long clock_now = 0;
@@ -621,6 +628,12 @@ int kw_run(const kw_launch* wanted, void (*thread)(void*), void* argument) {
   message = refusal(*wanted);
   if (!message.empty()) return 1;
   launches_run++;
+  unsigned threads = wanted->block.x * wanted->block.y * wanted->block.z;
+  bool known = std::any_of(seen_launches.begin(), seen_launches.end(), [&](const Seen& s) {
+    return s.block == threads && s.dynamic_bytes == wanted->dynamic_bytes && s.name == wanted->name;
+  });
+  if (!known && seen_launches.size() < LAUNCHES_REMEMBERED)
+    seen_launches.push_back({wanted->name, threads, wanted->dynamic_bytes});
   if (idle) return 0;
   launch = wanted, body = thread, context = argument;
   kw_block_dim = wanted->block;
@@ -742,6 +755,11 @@ void kw_know_module(const void* anchor) {
 
 void kw_order(unsigned mode) { order_mode = mode; }
 unsigned long long kw_launches() { return launches_run; }
+const char* kw_launch_seen(unsigned i, unsigned* threads, unsigned long long* dynamic_bytes) {
+  if (i >= seen_launches.size()) return nullptr;
+  *threads = seen_launches[i].block, *dynamic_bytes = seen_launches[i].dynamic_bytes;
+  return seen_launches[i].name.c_str();
+}
 void kw_idle(int on) { idle = on != 0; }
 
 // ------------------------------------------------------------------------------------ hooks of -fsanitize=thread

@@ -61,5 +61,7 @@ void kw_forget_all();
 void kw_know_module(const void* anchor);  // its data is global memory, its thread-local data shared memory
 void kw_order(unsigned mode);             // of blocks and threads: 0 ascending, 1 descending, more: shuffled by it
 unsigned long long kw_launches();         // so many kernels ran
+// The i-th different launch: its name, block, and bytes of dynamic shared memory. Null where there are fewer.
+const char* kw_launch_seen(unsigned i, unsigned* block, unsigned long long* dynamic_bytes);
 void kw_idle(int on);                     // launches do nothing from now on
 }

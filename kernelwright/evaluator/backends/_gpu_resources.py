@@ -1,0 +1,209 @@
+"""What kernels take of a GPU, by what ptxas says and by their machine code; and how many of them fit on a processor.
+
+The text is a compiler's and a disassembler's over hostile input: it is parsed by patterns, and nothing of it is shown
+but names and numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, NamedTuple
+
+from kernelwright.records import KernelResources
+
+__all__ = ["ARCHITECTURES", "Launch", "Limits", "occupancy", "parse_machine_code", "parse_ptxas", "resources"]
+
+
+class Limits(NamedTuple):
+    """Of one multiprocessor. Source: CUDA C++ Programming Guide, technical specifications by compute capability."""
+
+    registers: int = 65536
+    warps: int = 64
+    blocks: int = 32
+    shared_bytes: int = 233472
+    shared_bytes_of_a_block: int = 232448
+    # Granularity of allocation, by NVIDIA's occupancy calculator.
+    registers_unit: int = 256  # a warp's registers are a multiple of it
+    partitions: int = 4  # a warp's registers lie in one of them
+    shared_unit: int = 128
+    shared_reserved: int = 1024  # a block, by the system
+
+
+ARCHITECTURES: Final[Mapping[str, Limits]] = {
+    "sm_80": Limits(shared_bytes=167936, shared_bytes_of_a_block=166912),
+    "sm_90": Limits(),
+    "sm_100": Limits(),
+}
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel, as it was seen: ``block`` threads, bytes of dynamic shared memory."""
+
+    kernel: str
+    block: int
+    dynamic_bytes: int
+
+
+class Occupancy(NamedTuple):
+    """How many blocks a multiprocessor holds at once, and what keeps it from holding more."""
+
+    blocks: int
+    warps_share: float
+    limiter: Literal["registers", "shared memory", "warps", "blocks"]
+
+
+def occupancy(limits: Limits, *, registers: int, shared_bytes: int, block: int) -> Occupancy:
+    """The bound for a kernel with ``registers`` a thread, ``shared_bytes`` a block and ``block`` threads.
+
+    The same as NVIDIA's calculator (cuda_occupancy.h of CUDA 13.0) has in all of 7,072 combinations.
+    """
+    warps = -(-block // 32)
+    unit = limits.registers_unit
+    of_a_warp = -(-max(registers, 1) * 32 // unit) * unit
+    fitting_warps = limits.registers // limits.partitions // of_a_warp * limits.partitions
+    shared = -(-(shared_bytes + limits.shared_reserved) // limits.shared_unit) * limits.shared_unit
+    bounds: list[tuple[int, Literal["registers", "shared memory", "warps", "blocks"]]] = [
+        (limits.warps // warps, "warps"),
+        (limits.blocks, "blocks"),
+        (fitting_warps // warps, "registers"),
+        (limits.shared_bytes // shared, "shared memory"),
+    ]
+    blocks, limiter = min(bounds, key=lambda bound: bound[0])
+    return Occupancy(blocks, round(blocks * warps / limits.warps, 4), limiter)
+
+
+# --------------------------------------------------------------------------------------------------------- texts
+
+
+class Ptxas(NamedTuple):
+    """What ptxas says of one kernel."""
+
+    registers: int = 0
+    spilled_bytes: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^\n]{1,2000}?)' for 'sm_\w+'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def parse_ptxas(text: str) -> dict[str, Ptxas]:
+    """What ``ptxas -v`` says, by kernel (names as they stand there); functions that are no kernels are left out."""
+    found: dict[str, Ptxas] = {}
+    entries = list(_ENTRY.finditer(text))
+    for entry, following in zip(entries, [*entries[1:], None], strict=False):
+        part = text[entry.end() : following.start() if following else len(text)]
+        frame, used, shared = _FRAME.search(part), _USED.search(part), _SHARED.search(part)
+        if used is not None:
+            found[entry["name"]] = Ptxas(
+                registers=int(used[1]),
+                spilled_bytes=int(frame[2]) if frame else 0,
+                stack_bytes=int(frame[1]) if frame else 0,
+                shared_bytes=int(shared[1]) if shared else 0,
+            )
+    return found
+
+
+class MachineCode(NamedTuple):
+    """What one kernel's machine code consists of."""
+
+    instructions: int
+    barriers: int
+    matrix_instructions: dict[str, int]
+    global_accesses: dict[str, int]
+
+
+_SECTION = re.compile(r"^\.text\.(?P<name>[^\s:]+):", re.M)
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z][A-Z0-9_.]*)", re.M)
+_GLOBAL = ("LDG", "STG", "LDGSTS", "UTMALDG", "UTMASTG", "UBLKCP", "ATOMG", "REDG", "RED")
+
+
+def parse_machine_code(text: str) -> dict[str, MachineCode]:
+    """What ``nvdisasm -c`` prints, by kernel (mangled names)."""
+    found: dict[str, MachineCode] = {}
+    sections = list(_SECTION.finditer(text))
+    for section, following in zip(sections, [*sections[1:], None], strict=False):
+        part = text[section.end() : following.start() if following else len(text)]
+        names = Counter(match["name"] for match in _INSTRUCTION.finditer(part))
+        stems = {name: name.partition(".")[0] for name in names}
+        found[section["name"]] = MachineCode(
+            instructions=sum(count for name, count in names.items() if stems[name] != "NOP"),
+            barriers=sum(count for name, count in names.items() if stems[name] in ("BAR", "SYNCS")),
+            matrix_instructions={name: names[name] for name in sorted(names) if stems[name].endswith("MMA")},
+            global_accesses={name: names[name] for name in sorted(names) if stems[name] in _GLOBAL},
+        )
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------- together
+
+
+def resources(
+    architecture: str, ptxas: Mapping[str, Ptxas], code: Mapping[str, MachineCode], launches: Iterable[Launch] = ()
+) -> list[KernelResources]:
+    """A kernel's resources for each launch of it that was seen, or one without a launch. Names are mangled ones."""
+    limits, seen = ARCHITECTURES[architecture], list(dict.fromkeys(launches))
+    found = []
+    for name, taken in ptxas.items():
+        machine = code.get(name, MachineCode(0, 0, {}, {}))
+        plain = plain_name(name)
+        of_this = [launch for launch in seen if launch.kernel.partition("<")[0].rpartition("::")[2] == plain]
+        wanted: list[Launch | None] = [*of_this] or [None]
+        found += [_resources(architecture, limits, plain, taken, machine, launch) for launch in wanted]
+    return found
+
+
+def _resources(
+    architecture: str, limits: Limits, kernel: str, taken: Ptxas, machine: MachineCode, launch: Launch | None
+) -> KernelResources:
+    shared = taken.shared_bytes + (launch.dynamic_bytes if launch else 0)
+    fits = launch and occupancy(limits, registers=taken.registers, shared_bytes=shared, block=launch.block)
+    return KernelResources(
+        kernel=kernel,
+        architecture=architecture,
+        registers=taken.registers,
+        spilled_bytes=taken.spilled_bytes,
+        stack_bytes=taken.stack_bytes,
+        shared_bytes=shared,
+        instructions=machine.instructions,
+        barriers=machine.barriers,
+        matrix_instructions=machine.matrix_instructions,
+        global_accesses=machine.global_accesses,
+        block=launch.block if launch else None,
+        blocks_per_processor=fits.blocks if fits else None,
+        occupancy=fits.warps_share if fits else None,
+        limiter=fits.limiter if fits else None,
+        problem=cannot_launch(limits, taken.registers, shared, launch.block if launch else 0),
+    )
+
+
+def cannot_launch(limits: Limits, registers: int, shared_bytes: int, block: int) -> str:
+    """Why a launch cannot happen, or an empty string."""
+    if shared_bytes > limits.shared_bytes_of_a_block:
+        most = limits.shared_bytes_of_a_block
+        return f"a block needs {shared_bytes} bytes of shared memory, and {most} are the most that it can have"
+    if block and occupancy(limits, registers=registers, shared_bytes=0, block=block).blocks == 0:
+        return f"{block} threads with {registers} registers each do not fit on a multiprocessor"
+    return ""
+
+
+def plain_name(mangled: str) -> str:
+    """A function's own name in a mangled one (Itanium C++ ABI): the last of its nested names.
+
+    A name that is not mangled is given back.
+    """
+    at, names = 2, []
+    if not mangled.startswith("_Z"):
+        return mangled
+    if mangled[at : at + 1] == "N":
+        at += 1
+    while length := re.match(r"\d{1,3}", mangled[at:]):
+        start = at + length.end()
+        names.append(mangled[start : start + int(length[0])])
+        at = start + int(length[0])
+    return names[-1] if names else mangled
