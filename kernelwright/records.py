@@ -223,17 +223,17 @@ class KernelResources(Record):
     """What one kernel takes of a GPU, read off its machine code for one architecture. No time is in here.
 
     ``occupancy`` is the bound on resident warps over the most that fit; None where no launch is known. ``problem`` says
-    why a launch cannot happen; it is empty where it can.
+    why a launch cannot happen; it is empty where it can. What is not known of a kernel that is not assembled is None.
     """
 
     kernel: str
     architecture: str  # "sm_90"
-    registers: int  # a thread
-    spilled_bytes: int  # stored by a thread for want of registers
-    stack_bytes: int  # a thread
-    shared_bytes: int  # a block: static, and dynamic where a launch is known
-    instructions: int
-    barriers: int  # instructions that wait for the block
+    registers: int | None = None  # a thread
+    spilled_bytes: int | None = None  # stored by a thread for want of registers
+    stack_bytes: int | None = None  # a thread
+    shared_bytes: int = 0  # a block: static, and dynamic where a launch is known
+    instructions: int | None = None
+    barriers: int | None = None  # instructions that wait for the block
     matrix_instructions: dict[str, int] = {}
     global_accesses: dict[str, int] = {}  # instruction with its width ("LDG.E.128"): how many
     knobs: dict[str, KnobValue] = {}  # of an autotuned kernel: the configuration

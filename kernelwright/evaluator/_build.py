@@ -20,6 +20,8 @@ from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
 from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.evaluator.backends import (
     MAX_SOURCE_BYTES,
+    Assembled,
+    assembly_command,
     cubin_commands,
     cuda_part,
     disassembly,
@@ -150,6 +152,20 @@ class BuildService:
             stored = made.product, made.log
         listing, said = stored
         return said, listing.decode(errors="replace")
+
+    def assemble(self, ptx: str, architecture: str) -> Assembled | None:
+        """What comes of PTX on one architecture; None where it is refused, or there is no assembler."""
+        command = assembly_command(architecture, "/in/kernel.ptx", "/job/product.so")
+        if command is None:
+            return None
+        key = hashlib.sha256(f"assembled\0{architecture}\0{command}\0{ptx}".encode()).hexdigest()
+        stored = self._cache.load(key)
+        if stored is None:
+            made = self._compile(key, ["/bin/sh", "-c", command], {"kernel.ptx": ptx.encode()}, time.monotonic())
+            if made.product is None:
+                return None
+            stored = made.product, made.log
+        return Assembled(stored[1], stored[0].decode(errors="replace"))
 
     def _compile(self, key: str, command: list[str], files: Mapping[str, bytes], started: float) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"

@@ -22,7 +22,7 @@ from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
-from kernelwright.evaluator._profile_static import profile_static
+from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
@@ -37,6 +37,7 @@ from kernelwright.records import (
     FailedStage,
     Finding,
     Problem,
+    Profile,
     Stage,
     Status,
     Verdict,
@@ -135,6 +136,7 @@ class ProblemSession:
         time: bool = True,
         confirm: bool = False,
         screen: bool = True,
+        profile: bool = True,
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -143,6 +145,7 @@ class ProblemSession:
             time: time it after the check (backend ``cpp`` only; nothing else runs on this device).
             confirm: time it in fresh process pairs instead; what is published is always such a confirmation.
             screen: whether the screen may refuse; without it, its findings inform only (to test the later stages).
+            profile: compile a GPU's kernels for its architectures as well, and say what they take.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -159,9 +162,13 @@ class ProblemSession:
             if failed_stage != "screen":
                 rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
                 progress.findings = (Finding(rule=rule, effect="refuses", evidence=reason[:400]), *progress.findings)
-        if candidate.backend == "cuda":
+        if profile and failed_stage != "screen" and candidate.backend != "cpp":
             with progress.timed("static"):
-                progress.profile = profile_static(self._referee.builds, progress.built, progress.launches)
+                progress.profile = self._static_profile(candidate, progress)
+            if status is Status.PASSED and progress.profile and (said := objection(progress.profile)):
+                status, failed_stage, reason = Status.COMPILE_ERROR, "build", said
+                refusing = Finding(rule="build-cannot-launch", effect="refuses", evidence=said[:400])
+                progress.findings = (refusing, *progress.findings)
         share = None if progress.evidence is None else progress.evidence.share
         verdict = Verdict(
             candidate=candidate.sha256,
@@ -189,6 +196,15 @@ class ProblemSession:
             environment=self._referee.environment,
             artifacts=progress.artifacts,
         )
+
+    def _static_profile(self, candidate: Candidate, progress: Progress) -> Profile | None:
+        """What a candidate's kernels take of a GPU; None where nothing was built."""
+        self._on_stage("static")
+        if candidate.backend == "cuda":
+            return profile_cuda(self._referee.builds, progress.built, progress.launches)
+        limits = self._referee.limits(wall_s=self._settings.capture_timeout_s, allow_exec=True)
+        source = inline.apply_knobs(candidate.source, candidate.knobs)
+        return profile_triton(self._referee.sandbox, self._referee.builds, source, self.problem, limits=limits)
 
     # ------------------------------------------------------------------------------------------ stages
 

@@ -40,7 +40,7 @@ class Judges:
         """A candidate that is in no file, on a problem named as headers name them."""
         session = self._session(problem)
         candidate = Candidate(problem_id=session.problem.id, source=source, backend=backend)
-        return session.judge(candidate, screen=screen, confirm=confirm)
+        return session.judge(candidate, screen=screen, confirm=confirm, profile=False)
 
     def close(self) -> None:
         """End everything that was opened."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.evaluator.backends._cuda_emulation import (
     MAX_SOURCE_BYTES,
     EmulatorLibrary,
+    assembly_command,
     cubin_commands,
     cuda_part,
     disassembly,
@@ -14,7 +15,10 @@ from kernelwright.evaluator.backends._cuda_emulation import (
 )
 from kernelwright.evaluator.backends._gpu_resources import (
     ARCHITECTURES,
+    Assembled,
     Launch,
+    captured_resources,
+    fits,
     parse_machine_code,
     parse_ptxas,
     resources,
@@ -23,14 +27,18 @@ from kernelwright.evaluator.backends._gpu_resources import (
 __all__ = [
     "ARCHITECTURES",
     "MAX_SOURCE_BYTES",
+    "Assembled",
     "EmulatorLibrary",
     "Launch",
+    "assembly_command",
+    "captured_resources",
     "cubin_commands",
     "cuda_part",
     "disassembly",
     "emulated_source",
     "emulator_command",
     "emulator_version",
+    "fits",
     "parse_machine_code",
     "parse_ptxas",
     "resources",

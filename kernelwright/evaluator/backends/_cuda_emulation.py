@@ -19,6 +19,7 @@ from kernelwright.sandbox import product_memfd
 __all__ = [
     "MAX_SOURCE_BYTES",
     "EmulatorLibrary",
+    "assembly_command",
     "cubin_commands",
     "cuda_part",
     "disassembly",
@@ -89,11 +90,29 @@ def cubin_commands(request: inline.BuildRequest, architecture: str) -> list[list
     return [inline.extension_cubin_command(architecture, request.flags, f, source, out) for f in folders]
 
 
+def assembly_command(architecture: str, ptx: str, out: str) -> str | None:
+    """A shell command that assembles PTX for an architecture and lists the result; None where there is no assembler.
+
+    Kernels of Triton are assembled by the ptxas that Triton brings, as it does itself.
+    """
+    number = int(architecture.removeprefix("sm_"))
+    tool = _of_triton("ptxas-blackwell" if number >= 100 else "ptxas") or shutil.which("ptxas")
+    if tool is None:
+        return None
+    exact = f"{architecture}a" if number >= 90 else architecture  # with what that architecture alone has
+    assemble = [tool, "-v", f"--gpu-name={exact}", "--regAllocOptLevel=2", ptx, "-o", out]
+    return f"{shlex.join(assemble)} && {disassembly(out)}"
+
+
+def _of_triton(name: str) -> str | None:
+    spec = importlib.util.find_spec("triton")
+    path = Path(spec.origin).parent / "backends/nvidia/bin" / name if spec and spec.origin else None
+    return str(path) if path is not None and path.exists() else None
+
+
 def disassembly(cubin: str) -> str:
     """A shell command that puts a text of machine code in the place of a cubin; nothing where no tool can."""
-    spec = importlib.util.find_spec("triton")
-    places = [str(Path(spec.origin).parent / "backends/nvidia/bin/nvdisasm")] if spec and spec.origin else []
-    tool = shutil.which("nvdisasm") or next((place for place in places if Path(place).exists()), None)
+    tool = _of_triton("nvdisasm") or shutil.which("nvdisasm")
     if tool is None:
         return f": > {cubin}"
     return f"{shlex.quote(tool)} -c {cubin} > {cubin}.sass && mv {cubin}.sass {cubin}"

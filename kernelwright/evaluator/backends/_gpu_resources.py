@@ -6,14 +6,26 @@ but names and numbers.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from kernelwright.records import KernelResources
+from kernelwright.records import KernelResources, KnobValue
 
-__all__ = ["ARCHITECTURES", "Launch", "Limits", "occupancy", "parse_machine_code", "parse_ptxas", "resources"]
+__all__ = [
+    "ARCHITECTURES",
+    "Assembled",
+    "Launch",
+    "Limits",
+    "captured_resources",
+    "fits",
+    "occupancy",
+    "parse_machine_code",
+    "parse_ptxas",
+    "resources",
+]
 
 
 class Limits(NamedTuple):
@@ -141,6 +153,47 @@ def parse_machine_code(text: str) -> dict[str, MachineCode]:
 
 
 # ----------------------------------------------------------------------------------------------------- together
+
+
+_BLOCK = re.compile(r"\.(?:reqntid|maxntid)\s+([\d, ]+)")
+
+
+class Assembled(NamedTuple):
+    """What ``ptxas -v`` said, and what the disassembler made of the result."""
+
+    said: str
+    listing: str
+
+
+def captured_resources(
+    architecture: str,
+    name: str,
+    shared_bytes: int,
+    knobs: Mapping[str, KnobValue],
+    ptx: str,
+    assembled: Assembled | None,
+) -> KernelResources:
+    """The resources of one captured launch, by its PTX and by what came of assembling it (None: it was not)."""
+    limits = ARCHITECTURES[architecture]
+    sizes = _BLOCK.search(ptx)
+    block = math.prod(int(size) for size in re.findall(r"\d+", sizes[1])) if sizes else None
+    base = KernelResources(
+        kernel=name, architecture=architecture, shared_bytes=shared_bytes, knobs=dict(knobs), block=block
+    )
+    if assembled is None:
+        return base.model_copy(update={"problem": cannot_launch(limits, 0, shared_bytes, 0)})
+    said, listing = assembled
+    taken = next(iter(parse_ptxas(said).values()), None)
+    machine = next(iter(parse_machine_code(listing).values()), MachineCode(0, 0, {}, {}))
+    if taken is None:
+        return base.model_copy(update={"problem": "the assembler refuses it"})
+    found = _resources(architecture, limits, name, taken, machine, Launch(name, block, shared_bytes) if block else None)
+    return found.model_copy(update={"knobs": dict(knobs), "shared_bytes": base.shared_bytes})
+
+
+def fits(architecture: str, shared_bytes: int) -> bool:
+    """Whether a block may have so much shared memory."""
+    return shared_bytes <= ARCHITECTURES[architecture].shared_bytes_of_a_block
 
 
 def resources(

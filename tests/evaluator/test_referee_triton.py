@@ -1,0 +1,128 @@
+"""What is said of Triton candidates without a device: every launch, compiled for three architectures."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelwright.evaluator._profile_static import objection
+from kernelwright.records import Candidate, KernelResources, Profile, Stage, Status
+
+CANDIDATE = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.jit
+def softmax_kernel(x, y, cols, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * cols + at, mask=at < cols, other=-float("inf"))
+    exponents = tl.exp(values - tl.max(values, 0))
+    tl.store(y + row * cols + at, exponents / tl.sum(exponents, 0), mask=at < cols)
+
+
+@triton.autotune(configs=[CONFIGS], key=["steps"])
+@triton.jit
+def product_kernel(a, c, steps, B: tl.constexpr):
+    r = tl.arange(0, B)
+    at = r[:, None] * B + r[None, :]
+    acc = tl.zeros((B, B), dtype=tl.float32)
+    for k in range(steps):
+        acc += tl.dot(tl.load(a + at + k * B * B), tl.load(a + at + k * B * B))
+    tl.store(c + at, acc)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        softmax_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        EXTRA
+        return y
+"""
+PRODUCT = (
+    "product_kernel[(1,)](torch.zeros(2 * 128 * 128, dtype=torch.bfloat16, device=x.device), "
+    "torch.empty(128 * 128, device=x.device), 2)"
+)
+SMALL = 'triton.Config({"B": 128}, num_warps=8, num_stages=2)'
+LARGE = 'triton.Config({"B": 128}, num_warps=8, num_stages=9)'
+
+
+@pytest.fixture
+def judge(softmax):
+    def judge(configs=SMALL, extra="", **replacing):
+        source = CANDIDATE.replace("CONFIGS", configs).replace("EXTRA", extra)
+        for old, new in replacing.items():
+            source = source.replace(old, new)
+        made = Candidate(problem_id=softmax.problem.id, source=source, backend="triton")
+        return softmax.judge(made).verdict
+
+    return judge
+
+
+def test_every_launch_has_its_resources_on_every_architecture(judge):
+    verdict = judge()
+    assert (verdict.status, verdict.stage, verdict.timing) == (Status.PASSED, Stage.CHECKED, None), verdict.reason
+    assert [kernel.architecture for kernel in verdict.profile.kernels] == ["sm_80", "sm_90", "sm_100"]
+    for kernel in verdict.profile.kernels:
+        assert (kernel.kernel, kernel.block, kernel.spilled_bytes, kernel.problem) == ("softmax_kernel", 128, 0, "")
+        assert kernel.registers > 8
+        assert kernel.instructions > 50
+        assert kernel.global_accesses
+        assert 0 < kernel.occupancy <= 1
+
+
+def test_configurations_that_cannot_be_launched_are_named_and_the_others_ranked_before_them(judge):
+    verdict = judge(f"{LARGE}, {SMALL}", PRODUCT)
+    assert verdict.status is Status.PASSED, verdict.reason
+    on_hopper = [k for k in verdict.profile.kernels if (k.architecture, k.kernel) == ("sm_90", "product_kernel")]
+    by_stages = {kernel.knobs["num_stages"]: kernel for kernel in on_hopper}
+    assert sorted(by_stages) == [2, 9]
+    assert any("MMA" in name for name in by_stages[2].matrix_instructions)
+    assert by_stages[2].problem == ""
+    assert "bytes of shared memory, and 232448 are the most" in by_stages[9].problem
+    notes = [note for note in verdict.profile.notes if note.startswith("product_kernel")]
+    assert ["num_stages=2" in note for note in notes] == [True, False]
+    assert "num_stages=9) on sm_90 cannot be launched" in notes[1]
+
+
+def test_a_tile_that_can_be_launched_nowhere_refuses_the_candidate(judge):
+    verdict = judge(LARGE, PRODUCT)
+    assert (verdict.status, verdict.failed_stage) == (Status.COMPILE_ERROR, "build")
+    assert "product_kernel (B=128" in verdict.reason
+    assert "cannot run on any of sm_80, sm_90, sm_100" in verdict.reason
+    assert "build-cannot-launch" in [finding.rule for finding in verdict.findings]
+
+
+def test_a_wrong_kernel_has_its_profile_too(judge):
+    verdict = judge(**{"exponents / tl.sum": "1.001 * exponents / tl.sum"})
+    assert verdict.status is Status.INCORRECT_NUMERICAL
+    assert verdict.profile.kernels
+
+
+def test_flow_that_depends_on_data_is_told_and_costs_only_the_profile(judge):
+    verdict = judge(extra="assert float(y[0, 0]) > -1.0")
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert any("could not all be captured" in note for note in verdict.profile.notes)
+    assert {kernel.kernel for kernel in verdict.profile.kernels} == {"softmax_kernel"}
+
+
+def resources(kernel, architecture, problem=""):
+    return KernelResources(kernel=kernel, architecture=architecture, problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "refused"),
+    [
+        ([], False),
+        ([resources("f", "sm_80"), resources("f", "sm_90")], False),
+        ([resources("f", "sm_80", "too large"), resources("f", "sm_90")], False),
+        ([resources("f", "sm_80", "too large"), resources("f", "sm_90", "too large")], True),
+        ([resources("f", "sm_90", "too large"), resources("f", "sm_90")], False),
+        ([resources("f", "sm_90", "too large"), resources("g", "sm_90")], True),
+    ],
+)
+def test_one_architecture_and_one_configuration_are_enough(kernels, refused):
+    said = objection(Profile(rung="static", kernels=tuple(kernels)))
+    assert bool(said) == refused
+    assert ("too large" in said) == refused
