@@ -19,7 +19,7 @@ from kernelwright.evaluator._profile_callgrind import LINE_BYTES, CountingFailed
 from kernelwright.evaluator._profile_ceilings import Ceilings, measure_ceilings
 from kernelwright.evaluator._profile_compiler import RecompilationFailedError, Vectorisation, report_vectorisation
 from kernelwright.evaluator._profile_driver import MAX_CALLS, CannotReplayError, write_driver
-from kernelwright.evaluator._profile_mca import LoopEstimate, estimate_loop
+from kernelwright.evaluator._profile_mca import LoopEstimate, UnknownInstructionsError, estimate_loop
 from kernelwright.evaluator._profile_placement import Placement, place, placement_metrics, placement_note
 from kernelwright.evaluator._profile_text import amount, plural
 from kernelwright.records import Profile
@@ -167,7 +167,11 @@ class _Evidence:
         if "llvm-mca" in self._means and self.counts.lines:
             hottest = self.counts.lines[0][0]
             shares = {line: share for source, line, share in self.counts.lines if source == hottest}
-            found = estimate_loop(self._sandbox, tuple(self._requests.values())[hottest], shares)
+            try:
+                found = estimate_loop(self._sandbox, tuple(self._requests.values())[hottest], shares)
+            except UnknownInstructionsError as error:
+                self.missing.append(f"no estimate of the innermost loop: {error}")
+                return
             self.estimate = None if found is None else (hottest, found)
 
     def recompile(self) -> None:

@@ -52,6 +52,10 @@ class _Row(NamedTuple):
     line: int  # of the source; 0 where it comes from another file
 
 
+class UnknownInstructionsError(Exception):
+    """llvm-mca has no model of the loop's instructions on this processor; the message says so, in words for a note."""
+
+
 def estimate_loop(sandbox: Sandbox, request: inline.BuildRequest, shares: Mapping[int, float]) -> LoopEstimate | None:
     """The loop without branches and calls whose lines execute most.
 
@@ -62,6 +66,7 @@ def estimate_loop(sandbox: Sandbox, request: inline.BuildRequest, shares: Mappin
 
     Raises:
         SandboxError: the sandbox could not be set up.
+        UnknownInstructionsError: it is older than the processor.
     """
     loop = hottest_loop(_assembly(sandbox, request), shares)
     if loop is None:
@@ -69,6 +74,8 @@ def estimate_loop(sandbox: Sandbox, request: inline.BuildRequest, shares: Mappin
     limits = Limits(wall_s=20.0, allow_exec=True)
     files = {"loop.s": "\n".join(loop.instructions).encode()}
     done = sandbox.run(["/bin/sh", "-c", _ANALYSE], files=files, limits=limits)
+    if b"unsupported instruction" in done.stderr:
+        raise UnknownInstructionsError("llvm-mca is older than this processor, whose instructions it does not know")
     if done.reason or done.returncode != 0:
         return None
     return parse_report(done.stdout.decode(errors="replace"), loop.line)

@@ -19,6 +19,17 @@ SCREEN_CARRIES: dict[str, str] = {
     "timing/own_protocol_loop_unwatched": "it goes the honest way for as long as it is watched, which is always",
 }
 
+# Attacks that need a device and whose answers are right where there is none: what they cheat with is time, which is not
+# measured there, or the difference between the interpreter and a device. They end at stage "checked", without a time.
+RIGHT_WITHOUT_A_DEVICE = {
+    "cuda/overwritten_events",
+    "cuda/patched_synchronize",
+    "cuda/side_stream",
+    "triton/honest_when_interpreted",
+    "triton/order_of_programs",
+    "triton/tuned_to_nothing",
+}
+
 # Attacks on the protocol look for its pages by these names.
 PAGES = ("memfd:reveal", "memfd:answer")
 PAGE_FINDER = f"""
@@ -96,8 +107,9 @@ def test_attacks_that_need_a_device_earn_nothing_here_and_are_counted(judges, re
     for case in ON_DEVICE:
         verdict = judges.judge(case).verdict
         assert verdict.timing is None, explained(verdict)
-        if case.backend == "cuda":
-            assert verdict.status is Status.UNCHECKED or verdict.failed_stage == "screen", explained(verdict)
+        if verdict.status is Status.PASSED:
+            assert verdict.stage is Stage.CHECKED, explained(verdict)
+            assert case.name in RIGHT_WITHOUT_A_DEVICE, explained(verdict)
     record_property("not exercised", f"{len(ON_DEVICE)} attacks ({', '.join(case.name for case in ON_DEVICE)})")
 
 

@@ -189,7 +189,10 @@ def test_instructions_grow_with_the_rows_and_shrink_with_vectors(sandbox, softma
     assert small.metrics["data_writes_per_call"] < small.metrics["data_reads_per_call"] < count[0]
     assert any(note.startswith("softmax executes") for note in small.notes)
     assert any(note.startswith("line ") and "of the instructions" in note for note in small.notes)
-    assert any(name.startswith("mca_") for name in small.metrics) == ("llvm-mca" in probe_rungs(sandbox))
+    too_old = any("llvm-mca is older than this processor" in note for note in small.notes)
+    estimated = any(name.startswith("mca_") for name in small.metrics)
+    assert (estimated or too_old) == ("llvm-mca" in probe_rungs(sandbox))
+    assert not (estimated and too_old)
     assert all(math.isfinite(value) for value in small.metrics.values())
 
 
