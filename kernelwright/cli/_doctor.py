@@ -40,7 +40,7 @@ class Check(NamedTuple):
 def doctor(common: Common, sandbox: str | None) -> int:
     """Say what this machine can do. Exit code 3 where 'kernelwright optimize' could not run as configured."""
     settings = common.settings(sandbox=sandbox)
-    checks = [*_machine(), *_tools(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
+    checks = [*_machine(), *_tools(), *_cuda_compiler(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
     missing = [check for check in checks if check.state == "missing"]
     if common.as_json:
         common.show({"ok": not missing, "checks": checks})
@@ -110,6 +110,15 @@ def _tools() -> Iterator[Check]:
     for tool, what in (("docker", "sandbox"), ("nvcc", "CUDA backend"), ("ptxas", "CUDA backend"), ("ncu", "profiles")):
         line = _first_line([tool, "--version"])
         yield Check(tool, "ok" if line else "absent", line or f"not found (optional, {what})")
+
+
+def _cuda_compiler() -> Iterator[Check]:
+    from kernelwright import inline
+
+    try:
+        yield Check("CUDA compiler", "ok", inline.cuda_compiler())
+    except inline.BuildError as error:
+        yield Check("CUDA compiler", "absent", f"{error.message} (optional, --backend cuda)")
 
 
 def _packages() -> Iterator[Check]:
