@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelwright import inline
 from kernelwright.evaluator._product_cache import ProductCache
 
 KERNEL = """
@@ -82,6 +83,10 @@ def test_a_damaged_precompiled_header_is_made_anew(build, referee):
 
 
 def test_equal_cuda_sources_are_built_once(referee):
+    try:
+        inline.cuda_compiler()
+    except inline.BuildError as error:
+        pytest.skip(error.message)
     request = {"language": "cuda", "flags": ["-DN=3"], "name": "fill"}
     source = 'extern "C" __global__ void fill(float* y) { y[threadIdx.x] = N; }'
     first, second = (referee.builds.build(request, source) for _ in range(2))

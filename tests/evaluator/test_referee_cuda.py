@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 from referee_cuda_candidates import EXTENSION, KERNEL
 
+from kernelwright.errors import MissingToolError
+from kernelwright.inline import BuildError, _cuda_compiler
+from kernelwright.inline._cuda_compiler import find_nvcc
 from kernelwright.records import Candidate, Stage, Status
 
 
 @pytest.fixture
 def judge(softmax):
+    if find_nvcc() is None:
+        pytest.skip("no nvcc here: install CUDA's toolkit to run the tests of CUDA candidates")
+
     def judge(source, **options):
         made = Candidate(problem_id=softmax.problem.id, source=source, backend="cuda")
         return softmax.judge(made, **options)
@@ -33,6 +39,17 @@ def test_a_right_kernel_passes_at_stage_checked_without_a_time(judge):
         assert kernel.spilled_bytes == 0
         assert (kernel.barriers, sum(kernel.global_accesses.values())) >= (2, 4)
         assert 0 < kernel.occupancy <= 1
+
+
+def test_without_a_cuda_compiler_nothing_is_said_of_the_candidate(softmax, monkeypatch):
+    _cuda_compiler.cuda_compiler.cache_clear()
+    monkeypatch.setattr(_cuda_compiler, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(_cuda_compiler, "find_nvcc", lambda: None)
+    made = Candidate(problem_id=softmax.problem.id, source=KERNEL + "\n", backend="cuda")
+    with pytest.raises(MissingToolError, match="no CUDA compiler: pip install nvidia-cuda-nvrtc"):
+        softmax.judge(made)
+    with pytest.raises(BuildError):
+        _cuda_compiler.cuda_compiler()
 
 
 def test_a_launcher_in_cpp_passes_too(judge):
