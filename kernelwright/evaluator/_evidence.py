@@ -30,6 +30,9 @@ _MOST_CALLS = 1 << 14
 _SAMPLED_S = 0.015
 _EMPTY_LOOKS = 3  # after which a worker cannot be sampled
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
+_SAMPLED_AGAIN_AT_MOST_S = (
+    8.0  # calls that only look an answer up are hardly ever caught, and long ones soon often enough
+)
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _MOSTLY = 0.6
@@ -299,17 +302,23 @@ def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
     first = _gathered(look, _is_decided)
     if first is None:
         return Shares(None, None)
-    return Shares(first, _gathered(look_again, lambda again: _is_compared(first, again)))
+    return Shares(first, _gathered(look_again, lambda again: _is_compared(first, again), seen_before=True))
 
 
-def _gathered(look: Callable[[], Share | None], enough: Callable[[Share], bool]) -> Share | None:
-    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing."""
+def _gathered(
+    look: Callable[[], Share | None], enough: Callable[[Share], bool], *, seen_before: bool = False
+) -> Share | None:
+    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing.
+
+    ``seen_before``: the worker can be sampled, so that looks which see nothing only say how short its calls are.
+    """
     share, empty = None, 0
-    deadline = time.monotonic() + _SAMPLED_AT_MOST_S
+    deadline = time.monotonic() + (_SAMPLED_AGAIN_AT_MOST_S if seen_before else _SAMPLED_AT_MOST_S)
     while share is None or not enough(share):
         found = look()
         share, empty = _together(share, found), empty + (found is None)
-        if empty >= _EMPTY_LOOKS or time.monotonic() > deadline:
+        hopeless = share is None and not seen_before and empty >= _EMPTY_LOOKS
+        if hopeless or time.monotonic() > deadline:
             break
     return share
 
