@@ -123,7 +123,12 @@ class BuildService:
         if cubin.product is None:
             return cubin._replace(key=key)
         command = emulator_command(request, "/in/kernel.cpp", "/job/product.so")
-        emulated = self._compile("", command, {"kernel.cpp": emulated_source(request).encode()}, started)
+        try:
+            rewritten = emulated_source(request)
+        except ValueError as error:
+            reason = f"it compiles for {_ARCHITECTURE}, and the CPU's emulator does not take it: {error}"
+            return BuildOutcome(key, None, "", time.monotonic() - started, False, uncheckable=reason)
+        emulated = self._compile("", command, {"kernel.cpp": rewritten.encode()}, started)
         if emulated.product is None and emulated.problem != "timeout":
             first = next((line for line in emulated.log.splitlines() if "rror" in line), emulated.log[:200])
             reason = f"it compiles for {_ARCHITECTURE}, and the CPU's emulator does not take it: {first.strip()[:300]}"

@@ -168,6 +168,55 @@ def a_misaligned_vector_is_found():
 
 
 @case
+def vectors_of_shared_memory():
+    source = """
+extern "C" __global__ void f(const float4* x, float* y) {
+  __shared__ float flag, s[128];
+  flag = 1;
+  *reinterpret_cast<float4*>(&s[4 * threadIdx.x]) = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = s[127 - threadIdx.x];
+}"""
+    kernel = cuda(source, "f")
+    x, y = torch.randn(128), torch.empty(32)
+    kernel[1, 32](x, y)
+    assert torch.equal(y, x.flip(0)[:32])
+
+
+@case
+def reductions_of_a_warp_count_every_lane():
+    source = """
+extern "C" __global__ void f(const int* x, int* y) {
+  int s = __reduce_add_sync(0xffffffff, x[threadIdx.x]);
+  y[threadIdx.x] = s;
+}"""
+    kernel = cuda(source, "f")
+    x, y = torch.arange(32, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    in_every_order(lambda: (kernel[1, 32](x, y), close(y, torch.full((32,), 496), 0)))
+
+
+@case
+def a_kernel_in_a_variable_is_launched():
+    source = """
+template <int N> __global__ void f(const float* x, float* y, int n) {
+  static __shared__ float s[N];
+  if (threadIdx.x < n) s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  __nanosleep(20);
+  if (threadIdx.x < n) y[threadIdx.x] = s[n - 1 - threadIdx.x];
+}
+torch::Tensor forward(torch::Tensor x) {
+  auto y = torch::empty_like(x);
+  auto kernel = f<64>;
+  kernel<<<1, 64>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+  return y;
+}"""
+    module = extension(source)
+    x = torch.randn(50)
+    assert torch.equal(module.forward(x), x.flip(0))
+
+
+@case
 def vectors_of_four():
     source = """
 extern "C" __global__ void f(const float4* __restrict__ x, float4* __restrict__ y, float scale, int n) {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.evaluator.backends._cuda_rewrite import rewrite
+from kernelwright.evaluator.backends._cuda_rewrite import TooComplexError, rewrite
 
 SCRIPT = Path(__file__).with_name("evaluator_cuda_cases.py")
 CASES = re.findall(r"^@case\ndef (\w+)\(", SCRIPT.read_text(), flags=re.M)
@@ -87,3 +87,26 @@ def test_dynamic_shared_memory_in_functions_and_outside():
 )
 def test_text_that_is_cut_off_is_left_to_the_compiler(text):
     assert isinstance(rewrite(text), str)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f<<<" * 65000, "extern " * 37000, "a> <<<" * 40000, "#define A " * 600, "extern __shared__ float s[];" * 5000],
+    ids=["launches", "externs", "angles", "macros", "arrays"],
+)
+def test_hostile_text_ends_at_once(text):
+    with pytest.raises(TooComplexError):
+        rewrite(text)
+
+
+@pytest.mark.parametrize("text", ["#define A cudaLaunchKernel(", "#if 0\ncudaLaunchKernel(static_cast\n#endif"])
+def test_runtime_launches_that_are_cut_off_are_told(text):
+    with pytest.raises(TooComplexError):
+        rewrite(text)
+
+
+def test_shared_memory_is_static_once():
+    assert (
+        plain("__global__ void f() { static __shared__ float s[4]; }")
+        == "__global__ void f() { __shared__ float s[4]; }"
+    )

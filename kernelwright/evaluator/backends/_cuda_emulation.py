@@ -36,7 +36,7 @@ _FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", 
 _KERNEL_HEAD = '#include <cuda_runtime.h>\n#line 1 "kernel.cu"\n'
 _ANCHOR = """
 extern "C" const void* kw_product_anchor() {
-  static thread_local char shared;
+  static thread_local __attribute__((aligned(16))) char shared;
   static char global;
   asm volatile("" : : "r"(&shared) : "memory");
   return &global;

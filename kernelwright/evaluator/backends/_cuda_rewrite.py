@@ -25,6 +25,8 @@ _TOKEN = re.compile(
       | (?P<mark>::|.)""",
     re.X | re.S,
 )
+_MOST_SPECIAL = 400  # tokens that make us look around
+_MOST_DEFINES = 500
 _OPENING = {"(": ")", "[": "]", "{": "}"}
 _CLOSING = {close: open_ for open_, close in _OPENING.items()}
 # What would be taken for the C++ library's, whose headers use these names.
@@ -38,9 +40,24 @@ class _Token(NamedTuple):
     text: str
 
 
+class TooComplexError(ValueError):
+    """A text with more launches or deeper macros than anybody writes."""
+
+
 def rewrite(source: str) -> str:
-    """The text with every kernel launch and every ``extern __shared__`` array made plain C++."""
-    return "".join(token.text for token in _rewritten(_tokenize(source)))
+    """The text with every kernel launch and every ``extern __shared__`` array made plain C++.
+
+    Raises:
+        TooComplexError: reading it on would take too long.
+    """
+    tokens = _tokenize(source)
+    special = sum(token.kind == "launch" or token.text in ("extern", *_RUNTIME_LAUNCHES) for token in tokens)
+    if special > _MOST_SPECIAL or source.count("define") > _MOST_DEFINES:
+        raise TooComplexError(f"more than {_MOST_SPECIAL} launches or extern declarations, or {_MOST_DEFINES} macros")
+    try:
+        return "".join(token.text for token in _rewritten(tokens))
+    except (RecursionError, IndexError, StopIteration) as error:
+        raise TooComplexError("its launches cannot be read") from error
 
 
 def _tokenize(text: str) -> list[_Token]:
@@ -66,6 +83,8 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
             del out[callee_at:]
             out.append(_Token("word", text))
             continue
+        elif token.text == "static" and _is_shared(tokens, i + 1):
+            pass  # shared memory is static by itself
         elif token.text in _RENAMED and token.kind == "word":
             after = _solid(tokens, i + 1)
             called = after < len(tokens) and tokens[after].text == "("
@@ -80,6 +99,11 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
             out.append(token)
         i += 1
     return out
+
+
+def _is_shared(tokens: Sequence[_Token], i: int) -> bool:
+    at = _solid(tokens, i)
+    return at < len(tokens) and tokens[at].text == "__shared__"
 
 
 def _solid(tokens: Sequence[_Token], i: int) -> int:
@@ -174,7 +198,7 @@ def _launch(before: Sequence[_Token], tokens: Sequence[_Token], start: int) -> t
     name = re.match(r"[\w:]+", callee)
     text = (
         f'kw::launch("{name.group() if name else "kernel"}", kw::most_granted(), false, '
-        f"kw::Configuration({configuration}), [=](auto... kw_a) {{ {callee}(kw_a...); }}"
+        f"kw::Configuration({configuration}), [=](auto... kw_a) KW_UNWATCHED {{ {callee}(kw_a...); }}"
         f"{', ' + arguments if arguments else ''})"
     )
     return text, callee_at, close + 1

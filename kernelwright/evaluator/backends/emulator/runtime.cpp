@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -164,6 +165,10 @@ void leave() { kw_switch(&fiber->pointer, scheduler); }
 
 // The launch ends here: the fiber never runs again.
 [[noreturn]] void raise(const std::string& text) {
+  if (fiber == nullptr) {  // called by the host
+    fprintf(stderr, "%s\n", text.c_str());
+    abort();
+  }
   if (!fault.raised) {
     fault.raised = true;
     fault.text = text;
@@ -414,6 +419,7 @@ void release_warp(unsigned w, unsigned mask) {
     if (!(wanted >> l & 1)) continue;
     memcpy(warp.lanes[l].value, results[l], 16);
     warp.lanes[l].waits = false;
+    warp.lanes[l].argument = wanted;
     block->fibers[32 * w + l].state = READY;
   }
   warp.syncs++;
@@ -675,7 +681,7 @@ void kw_sync_grid() {
   leave();
 }
 
-void kw_warp(int operation, unsigned mask, void* value, unsigned bytes, unsigned argument, void* table) {
+unsigned kw_warp(int operation, unsigned mask, void* value, unsigned bytes, unsigned argument, void* table) {
   unsigned w = fiber->number / 32, l = fiber->number % 32;
   if (!(mask >> l & 1))
     raise(format("Collective: %s takes part in a collective of its warp whose mask 0x%08x leaves it out",
@@ -689,6 +695,11 @@ void kw_warp(int operation, unsigned mask, void* value, unsigned bytes, unsigned
   release_warp(w, mask);
   if (fiber->state != READY) leave();
   memcpy(value, lane.value, operation >= KW_BALLOT && operation <= KW_MATCH_ALL ? 4 : bytes);
+  return lane.argument;
+}
+
+void kw_pause() {
+  if (fiber != nullptr) slice();
 }
 
 void* kw_dynamic_shared() { return reinterpret_cast<void*>(dynamic_low); }
@@ -705,12 +716,13 @@ void kw_clock_tick(unsigned long long* out) { *out = clock_now += 32; }
 
 void kw_allow(const void* at, size_t bytes, const char* name) {
   Span s{reinterpret_cast<uintptr_t>(at), reinterpret_cast<uintptr_t>(at) + bytes, name};
-  auto where = std::lower_bound(spans.begin(), spans.end(), s, [](const Span& a, const Span& b) { return a.low < b.low; });
-  if (where != spans.end() && where->low == s.low) {
-    if (where->high < s.high) *where = s;
-  } else if (bytes > 0) {
-    spans.insert(where, s);
-  }
+  if (bytes == 0) return;
+  // What overlaps is gone: its memory was given back and out again.
+  spans.erase(std::remove_if(spans.begin(), spans.end(),
+                             [&](const Span& old) { return old.low < s.high && s.low < old.high; }),
+              spans.end());
+  spans.insert(std::lower_bound(spans.begin(), spans.end(), s, [](const Span& a, const Span& b) { return a.low < b.low; }),
+               s);
   last_span = 0;
 }
 

@@ -47,13 +47,11 @@ unsigned matched(int operation, unsigned mask, T value) {
 
 template <class T, class F>
 T reduced(unsigned mask, T value, F combine) {
+  static_assert(sizeof(T) <= 16, "a reduced value has at most 16 bytes");
   alignas(16) unsigned char table[32 * 16];
-  unsigned lane = kw_lane();
   T mine = value;
-  kw_warp(KW_EXCHANGE, mask, &mine, sizeof(T), 0, table);
-  unsigned live = kw_live_lanes() & mask;
+  unsigned live = kw_warp(KW_EXCHANGE, mask, &mine, sizeof(T), 0, table);
   bool first = true;
-  (void)lane;
   for (int l = 0; l < 32; l++) {
     if (!(live >> l & 1)) continue;
     T other;
@@ -349,7 +347,7 @@ inline unsigned umax(unsigned a, unsigned b) { return a > b ? a : b; }
 
 // ----------------------------------------------------------------------------------------------------- the rest
 
-inline void __nanosleep(unsigned) { kw_access(&kw_block_dim, 1, 0, 0); }
+inline void __nanosleep(unsigned) { kw_pause(); }
 inline void __trap() { kw_fail("Trap", "the kernel called __trap()"); }
 inline void __brkpt() { kw_fail("Trap", "the kernel called __brkpt()"); }
 inline long long clock64() {

@@ -46,12 +46,14 @@ void kw_sync_block();
 int kw_sync_block_reduce(int operation, int value);  // 0: count, 1: and, 2: or
 void kw_sync_grid();
 // `value` (at most 16 bytes) in, the result in its place. `table` is 32 * 16 bytes of KW_EXCHANGE.
-void kw_warp(int operation, unsigned mask, void* value, unsigned bytes, unsigned argument, void* table);
+// Returns the lanes that took part.
+unsigned kw_warp(int operation, unsigned mask, void* value, unsigned bytes, unsigned argument, void* table);
 void* kw_dynamic_shared();
 unsigned kw_lane();
 unsigned kw_live_lanes();
 void kw_access(const void* at, size_t bytes, int write, int atomic);  // of what is not instrumented
 [[noreturn]] void kw_fail(const char* kind, const char* message);
+void kw_pause();  // lets others run
 void kw_clock_tick(unsigned long long* out);
 
 // Memory that kernels may touch. `name` is kept as it is.

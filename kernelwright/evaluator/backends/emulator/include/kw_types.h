@@ -12,6 +12,7 @@
 #include "kw_emulator.h"
 
 #define __CUDACC__ 1
+#define __CUDA_ARCH__ 900
 #define KW_EMULATED 1
 #define CUDART_VERSION 13000
 #define CUDA_VERSION 13000
@@ -21,12 +22,13 @@
 #define __constant__
 #define __managed__
 #define __grid_constant__
-#define __shared__ static thread_local
+#define __shared__ static thread_local __attribute__((aligned(16)))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
 #define __builtin_align__(n) __attribute__((aligned(n)))
+#define KW_UNWATCHED __attribute__((no_sanitize("thread")))
 #define KW_PLAIN __attribute__((noinline, no_sanitize("thread")))
 
 #define KW_VECTOR(T, E, A)                                                      \

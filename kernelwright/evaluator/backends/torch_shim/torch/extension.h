@@ -963,7 +963,7 @@ inline void kw_forget_tensors() {
 #ifdef KW_EMULATED
 // Its address tells the runtime which module's memory is global memory, and which is shared memory.
 extern "C" const void* kw_product_anchor() {
-  static thread_local char shared;
+  static thread_local __attribute__((aligned(16))) char shared;
   static char global;
   asm volatile("" : : "r"(&shared) : "memory");
   return &global;
