@@ -138,6 +138,9 @@ class Settings(BaseModel):
         default_factory=lambda: _default_cache_dir(os.environ), description="build cache folder"
     )
     sandbox: SandboxName = Field("auto", description="what confines candidates; auto: bwrap, else process")
+    device: Literal["auto", "none", "rehearsal"] = Field(
+        "auto", description="accelerator for Triton and CUDA; rehearsal: its way of timing, on this CPU, for C++"
+    )
     backend: Backend = Field("cpp", description="language of new kernels")
     threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
     baselines: Names = Field(("eager", "compile"), description="what candidates are timed against")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelwright import inline
-from kernelwright.errors import MissingToolError
+from kernelwright.errors import MachineError, MissingToolError
 from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
 from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.evaluator.backends import (
@@ -57,7 +57,11 @@ class BuildOutcome(NamedTuple):
 class BuildService:
     """Compiles in ``sandbox``, keeps products under ``cache_dir``."""
 
-    def __init__(self, sandbox: Sandbox, cache_dir: Path, *, timeout_s: float, memory_bytes: int) -> None:
+    def __init__(
+        self, sandbox: Sandbox, cache_dir: Path, *, timeout_s: float, memory_bytes: int, architecture: str = ""
+    ) -> None:
+        """``architecture``: of the device that is here, which CUDA is built for; empty where there is none."""
+        self._architecture = architecture
         self._sandbox = sandbox
         self._cache = ProductCache(cache_dir / "products", _CACHE_BYTES)
         self._timeout_s = timeout_s
@@ -79,6 +83,8 @@ class BuildService:
             return BuildOutcome("", None, "flags must be a list of strings", 0.0, False)
         try:
             request = inline.BuildRequest(language, source, tuple(flags), str(message.get("name", "")))
+            if "cuda" in language and self._architecture:
+                return self._build_for_device(request, started)
             if "cuda" in language:
                 return self._build_cuda(request, started)
             command = inline.compile_command(request, "/job/product.so", "/in/kernel.cpp")
@@ -136,6 +142,51 @@ class BuildService:
         if emulated.product is not None:
             self._cache.keep(key, emulated.product, cubin.log)
         return emulated._replace(key=key, log=cubin.log)
+
+    def _build_for_device(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
+        """CUDA for the device that is here: machine code of kernels, or an extension with host code.
+
+        Raises:
+            BuildError: an option is not allowed.
+            MissingToolError: no compiler for CUDA.
+        """
+        inline.check_cuda_flags(request.flags)
+        source, out = "/in/kernel.cu", "/job/product.so"
+        try:
+            if request.language == "cuda":
+                command = inline.cubin_command(self._architecture, request.name, request.flags, source, out)
+                files = {"kernel.cu": inline.cubin_source(request.source, request.name).encode()}
+            else:
+                sources = ("/in/main.cpp", source)
+                command = inline.extension_command(self._architecture, request.flags, request.name, sources, out)
+                host, kernels = inline.extension_parts(request.source)
+                files = {"main.cpp": host.encode(), "kernel.cu": kernels.encode()}
+            compilers = f"{inline.cuda_compiler()}\0{inline.compiler_version()}"
+        except inline.BuildError as error:
+            raise MissingToolError(error.message, hint="or choose another backend: --backend cpp") from None
+        key = hashlib.sha256(f"device\0{request.key}\0{shlex.join(command)}\0{compilers}".encode()).hexdigest()
+        stored = self._cache.load(key)
+        if stored is not None:
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        return self._compile(key, command, files, started)
+
+    def device_code(self, source: str, name: str, architecture: str) -> bytes:
+        """Machine code of a kernel of our own.
+
+        Raises:
+            MachineError: it does not compile here.
+        """
+        try:
+            command = inline.cubin_command(architecture, name, (), "/in/kernel.cu", "/job/product.so")
+        except inline.BuildError as error:
+            raise MissingToolError(error.message, hint="a CUDA device cannot be used without one") from None
+        key = hashlib.sha256(f"own\0{architecture}\0{inline.cuda_compiler()}\0{source}".encode()).hexdigest()
+        if (stored := self._cache.load(key)) is not None:
+            return stored[0]
+        made = self._compile(key, command, {"kernel.cu": source.encode()}, time.monotonic())
+        if made.product is None:
+            raise MachineError(f"{name} could not be built for {architecture}: {made.log[-500:]}")
+        return made.product
 
     def machine_code(self, request: inline.BuildRequest, architecture: str) -> tuple[str, str] | None:
         """What the assembler says of a CUDA request's kernels, and their machine code as text.

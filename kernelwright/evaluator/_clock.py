@@ -77,6 +77,9 @@ class DoorLibrary:
         self.data = path.read_bytes()
         self.window = ctypes.CDLL(str(path)).kw_window
         self.window.restype = ctypes.c_int
+        self.digest = ctypes.CDLL(str(path)).kw_digest
+        self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
+        self.digest.restype = ctypes.c_uint64
         self.leave = ctypes.CDLL(str(path)).kw_leave
         self.leave.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
         self.leave.restype = None
@@ -140,6 +143,34 @@ class Door:
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
         """
+        return self.window_with_nonces(
+            client,
+            slots,
+            reads,
+            capacity,
+            call_timeout_s=call_timeout_s,
+            meanwhile=meanwhile,
+            begin=begin,
+            finish=finish,
+        )[0]
+
+    def window_with_nonces(
+        self,
+        client: Client,
+        slots: Sequence[int] | np.ndarray,
+        reads: Sequence[int] | np.ndarray,
+        capacity: Sequence[int],
+        *,
+        call_timeout_s: float,
+        meanwhile: Meanwhile | None = None,
+        begin: Callable[[], None] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
+    ) -> tuple[Window, np.ndarray]:
+        """:meth:`window`, and (calls,) uint64: what each call was revealed with.
+
+        Raises:
+            WorkerFailed: as there.
+        """
         order = np.ascontiguousarray(slots, dtype=np.int64)
         read_after = np.zeros(len(slots), dtype=np.uint8)
         read_after[np.asarray(reads, dtype=np.int64)] = 1
@@ -150,7 +181,7 @@ class Door:
         finish()
         positions = np.flatnonzero(read_after)
         outputs_read = {int(p): _claims(room.tables[r], room.buffer[r], capacity) for r, p in enumerate(positions)}
-        return Window(room.durations_ns, outputs_read, room.reads_ns[: len(positions)])
+        return Window(room.durations_ns, outputs_read, room.reads_ns[: len(positions)]), room.nonces
 
     def _room(self, order: np.ndarray, read_after: np.ndarray, capacity: Sequence[int]) -> _Room:
         """Memory for what a window over the slots ``order`` finds, with all that the library is told of it."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelwright.evaluator._client import WorkerFailed
+from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._drawer import Drawer
 from kernelwright.evaluator._pool import Pool, Source
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns, plan
-from kernelwright.evaluator._truth import CheckSet, is_structured
+from kernelwright.evaluator._truth import CheckSet, Variant, is_structured
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import Problem
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _COMPILE_TIMEOUT_S = 180.0
 _WARM_CALLS = 8
 _UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
+_DEVICE_POOLS = 4  # times as large as on the CPU: a device's caches are
 _FLOOR_WINDOWS = 5
 _FLOOR_CALLS = 256
 FLOOR_SHARE = 0.9  # of the time of merely reading the inputs: nothing right is faster than this
@@ -36,8 +38,10 @@ class Clockwork:
         unavailable: compile baselines that do not work on the problem, and why.
     """
 
-    def __init__(self, referee: Referee, workers: Workers, problem: Problem) -> None:
+    def __init__(self, referee: Referee, workers: Workers, problem: Problem, device: Device | None = None) -> None:
+        """``device``: what ``workers`` compute on; None for this CPU."""
         self._referee = referee
+        self._device = device
         self._settings = referee.settings
         self._workers = workers
         self._problem = problem
@@ -68,11 +72,11 @@ class Clockwork:
         Raises:
             WorkerFailed: the worker died, raised or hung.
         """
-        variant, settings = check_set.variants[index], self._settings
+        variant = check_set.variants[index]
         pool = self._pool(check_set, index, _WARM_CALLS)
         mean_ms = self._first_calls(side, pool)
         slowest_ms = max(mean_ms, self._eager_ms or 0.0) if index == 0 else mean_ms
-        wanted = plan(mean_ms, slowest_ms, settings.window_ms, variant.slot_bytes, settings.pool_bytes)
+        wanted = self._plan(mean_ms, slowest_ms, variant)
         if index:
             calls = min(wanted.calls, _UNTIMED_CALLS)
             wanted = Plan(calls, min(wanted.slots, 2 * calls))
@@ -99,6 +103,8 @@ class Clockwork:
         Counted are the float inputs of which every element matters. Measured once a check set, by a worker of ours;
         ``anew`` measures it once more, and the lesser time counts from then on: the machine may have been slow.
         """
+        if self._device is not None:
+            return 0.0
         if check_set.id not in self._floors or anew:
             found = self._measure_floor(check_set) if check_set.read else 0.0
             self._floors[check_set.id] = min(found, self._floors.get(check_set.id, found))
@@ -139,9 +145,7 @@ class Clockwork:
             pool = self._pool(check_set, 0, _WARM_CALLS)
             means = self._all_first_calls(sides, pool)
             self._eager_ms = means.get("eager", self._eager_ms)
-            plan_ = plan(
-                min(means.values()), max(means.values()), settings.window_ms, variant.slot_bytes, settings.pool_bytes
-            )
+            plan_ = self._plan(min(means.values()), max(means.values()), variant)
             if plan_.slots > pool.slots:
                 pool = self._pool(check_set, 0, plan_.slots)
                 for side in sides:
@@ -166,6 +170,14 @@ class Clockwork:
             )
         finally:
             self._release(sides)
+
+    def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
+        """How long a window is; on a device the outputs of its calls are kept there beside the pool."""
+        slot_bytes, pool_bytes = variant.slot_bytes, self._settings.pool_bytes
+        if self._device is not None:
+            slot_bytes += sum(spec.span_bytes for spec in variant.outputs)
+            pool_bytes *= _DEVICE_POOLS if self._device.is_gpu else 1
+        return plan(fastest_ms, slowest_ms, self._settings.window_ms, slot_bytes, pool_bytes)
 
     def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
         """The pool of a variant with at least ``slots`` slots; it is kept, and made anew where it must grow."""

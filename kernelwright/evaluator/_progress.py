@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from kernelwright import inline
 from kernelwright.evaluator._client import Failure
+from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._evidence import Evidence
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import ReadTimes
@@ -26,8 +27,10 @@ class Refused(Exception):
 class Progress:
     """What is known of a candidate so far; becomes its verdict."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, device: Device | None = None) -> None:
+        """``device``: what its kernels run on; None for this CPU, where those of a GPU are interpreted or emulated."""
         self.backend = backend
+        self.device = device
         self.stage: Stage | None = None
         self.findings: tuple[Finding, ...] = ()
         self.correctness: Correctness | None = None
@@ -43,6 +46,11 @@ class Progress:
         self.built: list[inline.BuildRequest] = []
         self.launches: tuple[Launch, ...] = ()  # of emulated kernels
         self.profile: Profile | None = None
+
+    @property
+    def runs_for_real(self) -> bool:
+        """Whether its kernels run as they are on what they are for, so that they can be timed."""
+        return self.backend == "cpp" or self.device is not None
 
     def note(self, rule: str, evidence: str) -> None:
         """Add a finding that informs."""
@@ -62,7 +70,7 @@ def status_of(failure: Failure) -> tuple[Status, str]:
     """The status that a failure of a candidate's worker is."""
     if failure.kind == "timeout":
         return Status.TIMEOUT, failure.message
-    if failure.kind == "fault" and failure.phase == "door":
+    if failure.kind == "fault" and failure.phase in ("door", "digest"):
         return Status.REWARD_HACK, failure.message
     if failure.kind == "fault" and failure.phase == "shape":
         return Status.INCORRECT_SHAPE, failure.message

@@ -18,6 +18,7 @@ from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
 from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door, DoorLibrary
+from kernelwright.evaluator._device import REHEARSAL, Device, find_device
 from kernelwright.evaluator._environment import environment
 from kernelwright.evaluator._fresh import FreshLibrary
 from kernelwright.evaluator._guard import GuardLibrary
@@ -25,7 +26,7 @@ from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._session import ProblemSession
 from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator.backends import EmulatorLibrary
-from kernelwright.records import Candidate, Evaluation, Problem, Status, Verdict
+from kernelwright.records import Candidate, Environment, Evaluation, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, open_sandbox, product_memfd
 
 BASELINES = (
@@ -37,15 +38,27 @@ BASELINES = (
 )
 LOAD_TIMEOUT_S = 60.0
 _WORKER_LIFE_S = 6 * 3600.0
+_GPU_HOST_BYTES = 16 << 30  # of host memory that a worker on a GPU may take: its driver maps a lot
+_GPU_PIDS = 256
+_GPU_FILES = 1024
+_DIGEST_SOURCE = Path(__file__).with_name("_digest.cu")
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5
 
 
-def _open_sandbox(settings: Settings) -> Sandbox:
+def _device(settings: Settings) -> Device | None:
+    """The device that candidates of its kind are checked and timed on, as the settings say."""
+    if settings.device == "auto":
+        return find_device()
+    return REHEARSAL if settings.device == "rehearsal" else None
+
+
+def _open_sandbox(settings: Settings, device: Device | None = None) -> Sandbox:
     """The sandbox of the settings, in which the packages that workers import can be seen wherever they lie."""
     found = (importlib.util.find_spec(name) for name in ("torch", "numpy", "triton"))
     places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
-    return open_sandbox(settings.sandbox, python_paths=sorted(places), threads=settings.threads)
+    nodes = device.nodes if device is not None else ()
+    return open_sandbox(settings.sandbox, python_paths=sorted(places), threads=settings.threads, devices=nodes)
 
 
 class EvaluatorPool(Protocol):
@@ -64,21 +77,28 @@ class Referee:
 
     Attributes:
         settings: as given.
-        environment: what results depend on.
+        environment: what results on this CPU depend on.
+        device: the accelerator that is here, or None.
         sandbox: where everything foreign runs.
         warm: whether workers are forked from a process that has imported torch; else each starts anew.
     """
 
     def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
         self.settings = settings
+        self.device = _device(settings)
         self.environment = environment(settings.threads)
+        self._digest_code: bytes | None = None
         self._owns_sandbox = sandbox is None
-        self.sandbox = _open_sandbox(settings) if sandbox is None else sandbox
+        self.sandbox = _open_sandbox(settings, self.device) if sandbox is None else sandbox
         self._cache_dir = Path(settings.cache_dir)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self._cache_dir)
         self.builds = BuildService(
-            self.sandbox, self._cache_dir, timeout_s=settings.build_timeout_s, memory_bytes=settings.memory_bytes
+            self.sandbox,
+            self._cache_dir,
+            timeout_s=settings.build_timeout_s,
+            memory_bytes=settings.memory_bytes,
+            architecture=self.device.architecture if self.device is not None and self.device.is_gpu else "",
         )
         cpus = sorted(os.sched_getaffinity(0))
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
@@ -87,7 +107,7 @@ class Referee:
         self.guard_library = GuardLibrary(self._cache_dir)
         self._emulator_library: EmulatorLibrary | None = None
         self.share_sampler = ShareSampler(self._cache_dir)
-        self.noise = NoiseHistory(self._cache_dir / "noise" / f"{self.environment.id}.jsonl")
+        self._noise: dict[str, NoiseHistory] = {}
         self.warm = True
         self._null_ms: float | None = None
 
@@ -168,9 +188,43 @@ class Referee:
             self._emulator_library = EmulatorLibrary(self._cache_dir)
         return self._emulator_library
 
-    def limits(self, *, wall_s: float = _WORKER_LIFE_S, allow_exec: bool = False) -> Limits:
+    def environment_of(self, device: Device | None) -> Environment:
+        """What results on a device depend on; of this CPU where it is None."""
+        return self.environment if device is None else environment(self.settings.threads, device)
+
+    def noise_of(self, device: Device | None) -> NoiseHistory:
+        """What is known of the noise of timings on a device, or on this CPU."""
+        name = self.environment_of(device).id
+        if name not in self._noise:
+            self._noise[name] = NoiseHistory(self._cache_dir / "noise" / f"{name}.jsonl")
+        return self._noise[name]
+
+    @property
+    def digest_code(self) -> bytes:
+        """Machine code of the digest for the device that is here, compiled on first use.
+
+        Raises:
+            MachineError: it cannot be compiled here.
+        """
+        assert self.device is not None
+        if self._digest_code is None:
+            source = _DIGEST_SOURCE.read_text()
+            self._digest_code = self.builds.device_code(source, "kw_digest", self.device.architecture)
+        return self._digest_code
+
+    def limits(
+        self, *, wall_s: float = _WORKER_LIFE_S, allow_exec: bool = False, device: Device | None = None
+    ) -> Limits:
         """Limits of a worker."""
-        return Limits(memory_bytes=self.settings.memory_bytes, wall_s=wall_s, cpu_s=3600, allow_exec=allow_exec)
+        memory_bytes, on_gpu = self.settings.memory_bytes, device is not None and device.is_gpu
+        return Limits(
+            memory_bytes=max(memory_bytes, _GPU_HOST_BYTES) if on_gpu else memory_bytes,
+            wall_s=wall_s,
+            cpu_s=3600,
+            pids=_GPU_PIDS if on_gpu else Limits.pids,
+            nofile=_GPU_FILES if on_gpu else Limits.nofile,
+            allow_exec=allow_exec,
+        )
 
     def worker(
         self,
@@ -181,8 +235,9 @@ class Referee:
         allow_exec: bool = False,
         env: Mapping[str, str] | None = None,
         inductor_cache: str | None = None,
+        device: Device | None = None,
     ) -> Client:
-        """Start a worker on the timing core(s).
+        """Start a worker on the timing core(s); with a ``device`` it can be seen, and there is memory for its driver.
 
         ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
         one problem, shared by the reference's workers of that problem alone. Rungs without a file system of their own
@@ -199,7 +254,7 @@ class Referee:
             self.sandbox,
             entry,
             name=name,
-            limits=self.limits(allow_exec=allow_exec),
+            limits=self.limits(allow_exec=allow_exec, device=device),
             cpus=self._worker_cpus,
             builds=builds,
             env=variables,
@@ -217,6 +272,7 @@ class Referee:
         mode: str,
         checked_by: str = "",
         ghost: bool = False,
+        device: Device | None = None,
     ) -> None:
         """Hand a worker its door and its source; ``checked_by`` and ``ghost`` as the worker's ``do_load`` has them.
 
@@ -224,7 +280,9 @@ class Referee:
             WorkerFailed: the source does not load.
         """
         sent = [product_memfd(source.encode()), self.door_library.memfd()]
-        emulator = [self.emulator_library.memfd()] if checked_by == "emulator" else []
+        more = [self.emulator_library.memfd()] if checked_by == "emulator" else []
+        if device is not None and device.is_gpu:
+            more = [product_memfd(self.digest_code)]
         status = os.fstat(sent[1])
         client.door_files = frozenset({(status.st_dev, status.st_ino)})
         client.door_data = self.door_library.data
@@ -232,15 +290,16 @@ class Referee:
             client.request(
                 "load",
                 timeout_s=LOAD_TIMEOUT_S,
-                fds=[*sent, *door.fds(), *emulator],
+                fds=[*sent, *door.fds(), *more],
                 role=role,
                 mode=mode,
                 threads=self.settings.threads,
                 checked_by=checked_by,
                 ghost=ghost,
+                device="" if device is None else device.torch_name,
             )
         finally:
-            for fd in (*sent, *emulator):
+            for fd in (*sent, *more):
                 os.close(fd)
 
     @contextlib.contextmanager

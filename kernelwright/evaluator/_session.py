@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from kernelwright import inline
 from kernelwright.errors import MachineError, SandboxError
@@ -17,6 +17,7 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Builder, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clockwork import Clockwork
+from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, sample_shares
 from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
@@ -30,6 +31,7 @@ from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._timing import Plan, pinned
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
+    Backend,
     Candidate,
     Correctness,
     DeviceClass,
@@ -53,6 +55,14 @@ _CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a devi
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
+class _Bench(NamedTuple):
+    """Where candidates run: workers of one device, and their clock."""
+
+    workers: Workers
+    clockwork: Clockwork
+    timekeeper: Timekeeper
+
+
 class ProblemSession:
     """Judges candidates of one problem. A context manager; made by :meth:`Referee.open`.
 
@@ -72,20 +82,9 @@ class ProblemSession:
         self._referee = referee
         self._settings = referee.settings
         self._on_stage = on_stage or (lambda stage: None)
+        self._baselines = tuple(baselines)
         self._check_sets: dict[DeviceClass, truth.CheckSet] = {}
-        self._workers = Workers(referee, problem, self._on_stage)
-        self._clockwork = Clockwork(referee, self._workers, problem)
-        self._timekeeper = Timekeeper(
-            referee.settings,
-            problem,
-            self._workers,
-            self._clockwork,
-            baselines,
-            noise=referee.noise,
-            sampler=referee.share_sampler,
-            start=lambda candidate, check_set, progress: self._start(candidate, check_set, "confirm", progress),
-            refuse=self._refuse,
-        )
+        self._benches: dict[Device | None, _Bench] = {}
 
     def __enter__(self) -> ProblemSession:
         return self
@@ -97,13 +96,13 @@ class ProblemSession:
 
     def close(self) -> None:
         """End the twins, give the memory back."""
-        self._workers.close()
-        self._clockwork.close()
+        self.restart_twins()
 
     def restart_twins(self) -> None:
         """End the live twins, so that the next timing meets fresh processes of the reference; gives memory back."""
-        self._workers.close()
-        self._clockwork.close()
+        for bench in self._benches.values():
+            bench.workers.close()
+            bench.clockwork.close()
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Run a function over the problem's code in a sandboxed worker of its own; see :meth:`Sandbox.call`."""
@@ -118,7 +117,8 @@ class ProblemSession:
         """
         if device_class not in self._check_sets:
             self._on_stage("reference")
-            client, settings = self._workers.oracle(), self._settings
+            device = self._referee.device if device_class == "gpu" else None
+            client, settings = self._bench(device).workers.oracle(), self._settings
             try:
                 oracle = truth.OracleSession(client, self.problem, settings.check_trials, settings.allow_precision)
                 self._check_sets[device_class] = oracle.check_set(device_class)
@@ -151,9 +151,10 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine; nothing is known about the candidate.
         """
-        progress = Progress(candidate.backend)
+        progress = Progress(candidate.backend, self._device_for(candidate.backend))
+        environment = self._referee.environment_of(progress.device)
         status, failed_stage, reason = Status.PASSED, None, ""
-        timed = time and candidate.backend == "cpp"
+        timed = time and progress.runs_for_real
         try:
             with self._referee.lane(), pinned(self._referee.own_cpu):
                 self._run(candidate, progress, control=control, timed=timed, confirm=confirm, screen=screen)
@@ -184,7 +185,7 @@ class ProblemSession:
             timing=progress.timing,
             own_kernel_share=None if share is None else round(share.own, 4),
             own_kernel_label=None if progress.evidence is None else progress.evidence.label,
-            environment=self._referee.environment.id,
+            environment=environment.id,
             profile=progress.profile,
             sandbox=progress.layers or self._referee.sandbox.layers,
             seconds={name: round(seconds, 4) for name, seconds in progress.seconds.items()},
@@ -193,7 +194,7 @@ class ProblemSession:
             candidate=candidate,
             verdict=verdict,
             samples=tuple(progress.samples),
-            environment=self._referee.environment,
+            environment=environment,
             artifacts=progress.artifacts,
         )
 
@@ -220,7 +221,8 @@ class ProblemSession:
     ) -> None:
         with progress.timed("screen"):
             self._screen(candidate, progress, control=control, refuse=screen)
-        check_set = self.prepare("cpu" if candidate.backend == "cpp" else "interpreter")
+        check_set = self.prepare(_class_of(candidate.backend, progress.device))
+        timekeeper = self._bench(progress.device).timekeeper
         with contextlib.ExitStack() as ending:
             replay = None if control else ending.enter_context(self._replay(candidate, check_set))
             with progress.timed("build"):
@@ -239,13 +241,13 @@ class ProblemSession:
             if timed and not confirm:
                 with progress.timed("time"):
                     self._on_stage("time")
-                    self._timekeeper.search(side, check_set, progress)
+                    timekeeper.search(side, check_set, progress)
                     progress.stage = Stage.TIMED
         if timed and confirm:
             with progress.timed("confirm"):
                 self._on_stage("confirm")
-                self._timekeeper.confirm(candidate, check_set, progress)
-                progress.stage = Stage.CONFIRMED
+                timekeeper.confirm(candidate, check_set, progress)
+                progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
             with progress.timed("profile"):
                 self._on_stage("profile")
                 self._profile(check_set, progress)
@@ -295,8 +297,33 @@ class ProblemSession:
         return side
 
     def _contestant(self, candidate: Candidate, builds: Builder | None = None) -> Side:
-        triton = candidate.backend == "triton"
-        return self._workers.candidate({"TRITON_INTERPRET": "1"} if triton else {}, builds)
+        device = self._device_for(candidate.backend)
+        interpreted = candidate.backend == "triton" and device is None
+        return self._bench(device).workers.candidate({"TRITON_INTERPRET": "1"} if interpreted else {}, builds)
+
+    def _device_for(self, backend: Backend) -> Device | None:
+        """The device that candidates of a backend run on; None for this CPU, with or without help."""
+        device = self._referee.device
+        return device if device is not None and device.serves(backend) else None
+
+    def _bench(self, device: Device | None) -> _Bench:
+        """Workers and clock for a device; made on first use."""
+        if device not in self._benches:
+            workers = Workers(self._referee, self.problem, self._on_stage, device)
+            clockwork = Clockwork(self._referee, workers, self.problem, device)
+            timekeeper = Timekeeper(
+                self._referee.settings,
+                self.problem,
+                workers,
+                clockwork,
+                self._baselines,
+                noise=self._referee.noise_of(device),
+                sampler=self._referee.share_sampler,
+                start=lambda candidate, check_set, progress: self._start(candidate, check_set, "confirm", progress),
+                refuse=self._refuse,
+            )
+            self._benches[device] = _Bench(workers, clockwork, timekeeper)
+        return self._benches[device]
 
     def _load(self, side: Side, candidate: Candidate, check_set: truth.CheckSet, *, ghost: bool = False) -> None:
         """Hand a worker the candidate and set it up for the first variant.
@@ -308,9 +335,17 @@ class ProblemSession:
             source = inline.apply_knobs(candidate.source, candidate.knobs)
         except (ValueError, SyntaxError) as error:
             raise Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
-        mode, checked_by = self.problem.meta.mode, _CHECKED_BY.get(candidate.backend, "")
+        device = self._device_for(candidate.backend)
+        here = "device" if device is not None and device.is_gpu else _CHECKED_BY.get(candidate.backend, "")
         self._referee.load(
-            side.client, side.door, source, role="candidate", mode=mode, checked_by=checked_by, ghost=ghost
+            side.client,
+            side.door,
+            source,
+            role="candidate",
+            mode=self.problem.meta.mode,
+            checked_by=here,
+            ghost=ghost,
+            device=device,
         )
         side.set_up(check_set.variants[0])
 
@@ -327,7 +362,7 @@ class ProblemSession:
             for index in reversed(range(len(check_set.variants))):
                 if len(check_set.variants) > 1:
                     side.set_up(check_set.variants[index])
-                pool, plan, found = self._check_variant(side, check_set, index, timed=progress.backend == "cpp")
+                pool, plan, found = self._check_variant(side, check_set, index, progress)
                 worst, trials = worse(worst, found.judgement), trials + found.trials
                 reduced = reduced or found.reduced_precision
                 if worst.status is not None:
@@ -352,12 +387,13 @@ class ProblemSession:
         return pool, plan
 
     def _check_variant(
-        self, side: Side, check_set: truth.CheckSet, index: int, *, timed: bool
+        self, side: Side, check_set: truth.CheckSet, index: int, progress: Progress
     ) -> tuple[Pool, Plan, Checked]:
-        if timed:
-            pool, plan = self._clockwork.rehearse(side, check_set, index)
+        clockwork = self._bench(progress.device).clockwork
+        if progress.runs_for_real:
+            pool, plan = clockwork.rehearse(side, check_set, index)
         else:
-            pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
+            pool, plan = clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
         return pool, plan, self._checker(side, pool, plan).check(check_set.trials[index])
 
     def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
@@ -400,10 +436,10 @@ class ProblemSession:
         progress: Progress,
     ) -> None:
         """What the right answer owes to the candidate's own kernels. ``side`` has passed its check."""
-        timeout_s, timed = self._settings.call_timeout_s, progress.backend == "cpp"
+        timeout_s, stubbed = self._settings.call_timeout_s, progress.backend == "cpp"
         try:
             shares = Shares(None, None)
-            if timed:
+            if stubbed and progress.device is None:
                 side.enter(windows[0])
                 side.freeze()
                 shares = sample_shares(self._referee.share_sampler, side, *windows, call_timeout_s=timeout_s)
@@ -418,7 +454,9 @@ class ProblemSession:
         if trace.structure != (wanted := check_set.variants[0].structure):
             reason = f"forward returns {readable(trace.structure)[:200]}, {wanted[:200]} expected"
             raise Refused(Status.INCORRECT_SHAPE, "check", reason)
-        ghost = replay.result(built=timed, is_right=lambda worker: self._answers_right(worker, check_set))
+        ghost = replay.result(
+            built=stubbed, is_right=lambda worker: self._answers_right(worker, check_set, progress.device)
+        )
         progress.evidence = evidence = Evidence(
             share=shares.first,
             again=shares.again,
@@ -449,8 +487,8 @@ class ProblemSession:
             lambda side: self._load(side, candidate, check_set, ghost=True),
         )
 
-    def _answers_right(self, side: Side, check_set: truth.CheckSet) -> bool:
-        pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
+    def _answers_right(self, side: Side, check_set: truth.CheckSet, device: Device | None) -> bool:
+        pool, plan = self._bench(device).clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
         trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
         found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
         return found.judgement.status is None
@@ -471,7 +509,7 @@ class ProblemSession:
                 flops=check_set.flops,
                 ceilings=measure_ceilings(sandbox, Path(self._settings.cache_dir)),
                 own_share=None if evidence.share is None else evidence.share.own,
-                working_set_bytes=self._clockwork.pool_bytes(check_set),
+                working_set_bytes=self._bench(progress.device).clockwork.pool_bytes(check_set),
             )
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message
@@ -515,3 +553,10 @@ class ProblemSession:
         self._note_builds(side, progress)
         status, reason = status_of(failed.failure)
         raise Refused(Status.QUARANTINED if stage == "confirm" else status, stage, reason)
+
+
+def _class_of(backend: Backend, device: Device | None) -> DeviceClass:
+    """Which shapes of a problem a candidate meets."""
+    if backend == "cpp":
+        return "cpu"
+    return "interpreter" if device is None else "gpu"

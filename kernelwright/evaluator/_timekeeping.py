@@ -250,7 +250,7 @@ class Timekeeper:
             processes=processes,
             pairs=pairs,
             threads=self._settings.threads,
-            confirmed=confirmed,
+            confirmed=confirmed and progress.device is None,  # of devices the method is not proved yet
             noise_bound=noise_bound,
             speedup=speedup,
         )

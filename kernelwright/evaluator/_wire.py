@@ -36,6 +36,7 @@ ITEM_BYTES = {
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
 LEAVE = -1  # a reveal that ends the loop at the door; -2 - k asks for weights k
+REFRESH = -(1 << 40)  # asks for the pool to be copied to the device that the worker computes on
 MAX_OUTPUTS = 16  # keep in step with _door.c
 MAX_DIMENSIONS = 8
 ROW_WORDS = 4 + 2 * MAX_DIMENSIONS
@@ -80,6 +81,11 @@ class TensorSpec(NamedTuple):
                 return False
             expected *= size
         return True
+
+
+def output_key(nonce: int, j: int) -> int:
+    """The key of the digest of output ``j`` of the call that was revealed with ``nonce``."""
+    return (nonce + j * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ from kernelwright.sandbox.messages import recv_message, send_message
 if TYPE_CHECKING:
     import torch
 
+    from kernelwright.evaluator._device_memory import DeviceMemory
     from kernelwright.evaluator._guard import Guard
 
 _TEXT_LIMIT = 2000
@@ -118,13 +119,17 @@ class Mapped:
             flat = torch.frombuffer(self.view, dtype=dtype, count=spec.elements, offset=base + spec.offset)
         return flat.as_strided(spec.shape, spec.stride)
 
-    def touch(self) -> None:
-        """Faults every page in, so that no call pays for it."""
+    def bytes(self, size: int) -> torch.Tensor:
+        """The first ``size`` bytes, (size,) uint8."""
         import torch
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.frombuffer(self.view, dtype=torch.uint8)[::4096].sum()
+            return torch.frombuffer(self.view, dtype=torch.uint8, count=size)
+
+    def touch(self) -> None:
+        """Faults every page in, so that no call pays for it."""
+        self.bytes(len(self.view))[::4096].sum()
 
 
 class Door:
@@ -144,6 +149,9 @@ class Door:
         self._idle = library.kw_idle
         self._idle.argtypes = self._exchange.argtypes
         self._idle.restype = None
+        self.digest = library.kw_digest
+        self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
+        self.digest.restype = ctypes.c_uint64
         self._read = library.kw_read
         self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         self._read.restype = None
@@ -187,6 +195,50 @@ class Door:
                 words[at] = output.data_ptr()
             words[8] = len(outputs)
 
+    def serve_on_device(
+        self,
+        forward: Callable[..., Any],
+        slots: Sequence[Sequence[Any]],
+        memory: DeviceMemory,
+        *,
+        yielding: bool,
+        keep: bool,
+        take_weights: Callable[[int], None],
+    ) -> list[tuple[Any, ...]]:
+        """Answers reveals with digests of the outputs, which stay on the device, until it is told to leave.
+
+        Returns:
+            The outputs of all calls since the pool was last refreshed, where ``keep`` asks for them.
+        """
+        import torch
+
+        numbers = {torch.int64: wire.DTYPES.index("int64")}
+        exchange, words, at = self._exchange, self.words, wire.ANSWER_HEADER_WORDS
+        arguments = self._at_the_door(yielding)
+        kept: list[tuple[Any, ...]] = []
+        described = -1
+        while True:
+            slot = exchange(*arguments)
+            if slot == wire.LEAVE:
+                return kept
+            if slot == wire.REFRESH:
+                kept.clear()
+                memory.refresh()
+                continue
+            if slot < 0:
+                take_weights(wire.LEAVE - 1 - slot)
+                memory.synchronize()
+                continue
+            outputs = flatten_outputs(forward(*slots[slot]))
+            memory.digest(outputs, self._nonce.value)
+            if keep:
+                kept.append(outputs)
+            if described != len(outputs):
+                described = len(outputs)
+                _describe(words, at, memory.digests[:described], numbers)
+                words[at] = memory.digests.data_ptr()
+            words[8] = 1
+
     def serve_idle(self, *, yielding: bool) -> None:
         """Acknowledges every reveal at once: what the door itself costs."""
         self._idle(*self._at_the_door(yielding))
@@ -202,6 +254,11 @@ class Door:
         ]
         read = self._read
         return lambda slot: read(tables[slot], len(tables[slot]) // 2)
+
+
+def _description(output: torch.Tensor) -> list[Any]:
+    dtype = str(output.dtype).removeprefix("torch.")
+    return [output.data_ptr(), dtype, list(output.shape), list(output.stride())]
 
 
 def _readonly_address(mapping: mmap.mmap) -> int:
@@ -244,13 +301,15 @@ class Runner:
         self.pool: Mapped | None = None
         self.door: Door | None = None
         self.mode = "eval"
-        self.checked_by = ""  # "interpreter" or "emulator" where kernels of a GPU are checked on the CPU
+        self.checked_by = ""  # "interpreter" or "emulator" where a GPU's kernels are checked on the CPU, or "device"
         self.plan = CallPlan()
         self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
         self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
         self.storages: list[torch.UntypedStorage] = []  # of these, to outlive whatever the candidate does
         self.call: Call | None = None
         self.guard: Guard | None = None
+        self.memory: DeviceMemory | None = None  # where a device is there to compute on
+        self.kept: list[tuple[Any, ...]] = []  # outputs on it, of the calls of the last window
         fill_holes()
         # Forks of one zygote share its heap's layout, and where tensors lie is worth a per cent of a kernel's time: the
         # same in every process of a role, it would be taken for a difference between the roles.
@@ -281,12 +340,20 @@ class Runner:
     # -- requests
 
     def do_load(
-        self, fds: list[int], role: str, mode: str, threads: int, checked_by: str = "", ghost: bool = False
+        self,
+        fds: list[int],
+        role: str,
+        mode: str,
+        threads: int,
+        checked_by: str = "",
+        ghost: bool = False,
+        device: str = "",
     ) -> None:
         """Take the door and the source; run a candidate's module code.
 
         Args:
-            fds: source, door library, reveal, answer; the emulator's runtime as well, where that is used.
+            fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU.
+            device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
             checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels.
             ghost: launches of such kernels do nothing.
         """
@@ -299,6 +366,11 @@ class Runner:
         torch.set_num_threads(threads)
         self.role, self.mode, self.checked_by = role, mode, checked_by
         self.door = Door(*door_fds)
+        if device:
+            from kernelwright.evaluator._device_memory import DeviceMemory
+
+            code = f"/proc/self/fd/{fds[4]}" if len(fds) > 4 else ""
+            self.memory = DeviceMemory(device, self.door.digest, code)
         if role == "candidate":
             self.filename = "<candidate>"
             self._provide_builds()
@@ -327,6 +399,8 @@ class Runner:
         else:
             self.model = self._reference_model(arguments, variant)
         with blamed("construct", self.filename):
+            if self.memory is not None:
+                self.model.to(self.memory.device)
             self.model.train(self.mode == "train")
         self.forward = self.model
         self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
@@ -356,6 +430,8 @@ class Runner:
             ]
             self.take_weights(0)
             self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
+            if self.memory is not None:  # nobody but this process can write there
+                return {"places": None}
             return {"places": [_place(self.named.get(spec.name), spec) for spec in specs]}
 
     def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
@@ -405,20 +481,25 @@ class Runner:
         if written_stride:
             memories.append(Mapped(fds[1], written_stride * count, writable=True))
             memories[1].touch()
+        if self.memory is not None:
+            self.memory.map(list(zip(memories, (size, written_stride * count), strict=False)))
+            self.memory.refresh()
+
+        def argument(which: int, spec: wire.TensorSpec, base: int) -> torch.Tensor:
+            return memories[which].tensor(spec, base) if self.memory is None else self.memory.tensor(which, spec, base)
+
         templates = [template(item) for item in inputs]
         self.slots = [
             [
-                memories[which].tensor(t, base=i * (stride, written_stride)[which])
-                if isinstance(t, wire.TensorSpec)
-                else t
+                argument(which, t, i * (stride, written_stride)[which]) if isinstance(t, wire.TensorSpec) else t
                 for which, t in templates
             ]
             for i in range(count)
         ]
         self.call = None if self.plan.plain else self._planned_call()
 
-    def do_enter(self, fds: list[int], yielding: bool) -> None:
-        """Serve the door until the referee says leave."""
+    def do_enter(self, fds: list[int], yielding: bool, keep: bool = False) -> None:
+        """Serve the door until the referee says leave; ``keep`` outputs on a device, for :meth:`do_deliver`."""
         import torch
 
         assert self.door is not None
@@ -428,7 +509,29 @@ class Runner:
         if self.checked_by:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad():
-            self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
+            if self.memory is not None:
+                self.kept = self.door.serve_on_device(
+                    forward, self.slots, self.memory, yielding=yielding, keep=keep, take_weights=self.take_weights
+                )
+            else:
+                self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
+
+    def do_describe_kept(self, fds: list[int], calls: list[int]) -> dict[str, Any]:
+        """Address, dtype, shape and stride of each output of some ``calls`` of the last window."""
+        with blamed("forward", self.filename):
+            return {"outputs": [[_description(output) for output in self.kept[call]] for call in calls]}
+
+    def do_deliver(self, fds: list[int], size: int, calls: list[int], bytes: list[list[int]]) -> None:
+        """Copy the outputs of ``calls`` into the arena one behind another, of each the first ``bytes``."""
+        from kernelwright.evaluator._device_memory import raw_bytes
+
+        assert self.memory is not None
+        arena, at = Mapped(fds[0], size, writable=True).bytes(size), 0
+        with blamed("forward", self.filename):
+            for call, limits in zip(calls, bytes, strict=True):
+                for output, limit in zip(self.kept[call], limits, strict=True):
+                    arena[at : at + limit] = raw_bytes(output, self.memory.device)[:limit].cpu()
+                    at += limit
 
     def do_floor(self, fds: list[int], positions: list[int]) -> None:
         """From now on a call only reads the slot's tensors at ``positions``. Trusted workers only."""
@@ -450,6 +553,10 @@ class Runner:
         """Poison and guard tensor memory from now on, filled with ``byte``; None ends it. What it found comes back."""
         from kernelwright.evaluator._guard import Guard
 
+        if self.memory is not None:
+            if byte is not None:
+                self.memory.poison(byte)
+            return {"violations": []}
         if fds:
             self.guard = Guard(fds[0])
             self.guard.install()
@@ -474,6 +581,8 @@ class Runner:
         log = OperatorLog()
         forward = self.call or self.forward
         assert forward is not None
+        if self.memory is not None:
+            self.memory.refresh()
         if self.checked_by:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
@@ -548,7 +657,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _device_view(self) -> Iterator[None]:
-        if not self.checked_by:
+        if self.checked_by in ("", "device"):
             yield
             return
         from kernelwright.evaluator.backends import _triton_interpreter as interpreter
@@ -577,7 +686,8 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
     import torch
 
     plain = torch.Tensor
-    if plain.is_contiguous(tensor) and tensor.layout is values.layout and tensor.nbytes == values.nbytes:
+    same = tensor.layout is values.layout and tensor.device == values.device and tensor.nbytes == values.nbytes
+    if same and plain.is_contiguous(tensor):
         ctypes.memmove(plain.data_ptr(tensor), plain.data_ptr(values), values.nbytes)
     else:
         plain.copy_(tensor, values)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door
+from kernelwright.evaluator._device import Device
+from kernelwright.evaluator._device_side import DeviceSide
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._truth import CheckSet, reference_error
 from kernelwright.records import Problem
@@ -21,8 +23,12 @@ CONTROL = "control"  # the role of a second eager twin, whose ratio to the first
 class Workers:
     """Makes sides for one problem and keeps its twins alive between candidates."""
 
-    def __init__(self, referee: Referee, problem: Problem, on_stage: Callable[[str], None]) -> None:
+    def __init__(
+        self, referee: Referee, problem: Problem, on_stage: Callable[[str], None], device: Device | None = None
+    ) -> None:
+        """``device``: what its workers compute on; None for this CPU."""
         self._referee = referee
+        self._device = device
         self._problem = problem
         self._on_stage = on_stage
         self._twins: dict[str, Side] = {}
@@ -35,7 +41,8 @@ class Workers:
 
     def candidate(self, env: Mapping[str, str], builds: Builder | None = None) -> Side:
         """A fresh worker for a candidate; nothing is loaded yet. ``builds``: instead of the build service."""
-        return self._start("candidate", builds=builds or self._referee.builds, env=env)
+        jit = self._device is not None and self._device.is_gpu  # Triton starts the assembler
+        return self._start("candidate", builds=builds or self._referee.builds, env=env, allow_exec=jit)
 
     def bare(self, name: str) -> Side:
         """A worker that has its door and holds no code but ours.
@@ -57,10 +64,17 @@ class Workers:
         Raises:
             InvalidReferenceError: the reference does not load.
         """
-        client = self._referee.worker("kernelwright.evaluator._oracle:main", name="oracle")
+        client = self._referee.worker("kernelwright.evaluator._oracle:main", name="oracle", device=self._device)
         try:
             with contextlib.closing(Door(self._referee.door_library)) as door:
-                self._referee.load(client, door, self._problem.source, role="reference", mode=self._problem.meta.mode)
+                self._referee.load(
+                    client,
+                    door,
+                    self._problem.source,
+                    role="reference",
+                    mode=self._problem.meta.mode,
+                    device=self._device,
+                )
         except WorkerFailed as failed:
             output = client.tail()
             client.close()
@@ -79,7 +93,9 @@ class Workers:
         side = self._start(name, compiles=compiled)
         try:
             mode = self._problem.meta.mode
-            self._referee.load(side.client, side.door, self._problem.source, role="reference", mode=mode)
+            self._referee.load(
+                side.client, side.door, self._problem.source, role="reference", mode=mode, device=self._device
+            )
             side.set_up(check_set.variants[0])
             if compiled:
                 compile_mode = name.removeprefix("compile").removeprefix("-") or "default"
@@ -104,7 +120,13 @@ class Workers:
             side.end()
 
     def _start(
-        self, name: str, *, builds: Builder | None = None, compiles: bool = False, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        builds: Builder | None = None,
+        compiles: bool = False,
+        allow_exec: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> Side:
         door = Door(self._referee.door_library)
         try:
@@ -112,11 +134,15 @@ class Workers:
                 f"kernelwright.evaluator.{'_compiler' if compiles else '_worker'}:main",
                 name=name,
                 builds=builds,
-                allow_exec=compiles,
+                allow_exec=compiles or allow_exec,
                 env=env,
                 inductor_cache=self._problem.sha256 if compiles else None,
+                device=self._device,
             )
         except BaseException:
             door.close()
             raise
+        if self._device is not None:
+            delivers = name in ("candidate", "eager")
+            return DeviceSide(name, client, door, self._referee.door_library, delivers=delivers)
         return Side(name, client, door, watched=name == "candidate")

@@ -23,8 +23,10 @@ from kernelwright.inline._cuda_compiler import (
     cubin_command,
     cubin_source,
     cuda_compiler,
+    extension_command,
     extension_cubin_command,
 )
+from kernelwright.inline._cuda_driver import driver_kernel
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
 from kernelwright.inline._emulation import (
     EmulationError,
@@ -61,6 +63,8 @@ __all__ = [
     "cubin_source",
     "cuda",
     "cuda_compiler",
+    "driver_kernel",
+    "extension_command",
     "extension_cubin_command",
     "extension_parts",
     "header_command",

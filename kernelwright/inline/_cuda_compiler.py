@@ -6,19 +6,30 @@ import functools
 import glob
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
 from kernelwright.inline._toolchain import BuildError, build_cached
 
-__all__ = ["build_for_device", "cubin_command", "cubin_source", "cuda_compiler", "extension_cubin_command", "find_nvcc"]
+__all__ = [
+    "build_for_device",
+    "cubin_command",
+    "cubin_source",
+    "cuda_compiler",
+    "extension_command",
+    "extension_cubin_command",
+    "find_nvcc",
+]
 
 _DEFAULT_ARCHITECTURE = "sm_90"
 _FOR_NVCC_ALONE = ("-arch=", "-gencode=", "--threads", "-Xptxas", "-w", "-g", "-O")
 _VERBOSE = ("-Xptxas", "-v")  # registers, spills, shared memory, to standard error
+_TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python")
 _TOOLKIT = ("/usr/local/cuda", "/opt/cuda")
 _NVCC_PLACES = ("/usr/local/cuda/bin/nvcc", "/opt/cuda/bin/nvcc")
 
@@ -95,6 +106,39 @@ def extension_cubin_command(
     fixed = ("-std=c++20", "-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-w", *_VERBOSE)
     folders = [f"-isystem={path}" for path in includes]
     return [nvcc, f"-arch={architecture}", "-cubin", "-x", "cu", *fixed, *options, *folders, "-o", out, source]
+
+
+def extension_command(
+    architecture: str, flags: Sequence[str], name: str, sources: tuple[str, str], out: str
+) -> list[str]:
+    """The command that builds an extension, ``name``, of a C++ source and a CUDA source for a device.
+
+    Host code is compiled beside device code, each by its own compiler, against torch's own headers.
+
+    Raises:
+        BuildError: there is no nvcc, or no torch.
+    """
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise BuildError("no nvcc, which sources with host code need: install CUDA's toolkit, or use inline.cuda")
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise BuildError("torch is not installed in this interpreter, so its headers are missing: pip install torch")
+    root, toolkit = spec.submodule_search_locations[0], os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+    folders = [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
+    options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
+    defines = ["-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"]
+    host = ["g++", "-std=c++20", "-O2", "-fPIC", "-w", *(flag for flag in options if flag.startswith("-D")), *defines]
+    host += [f"-isystem{folder}" for folder in (*folders, f"{toolkit}/include")]
+    device = [nvcc, f"-arch={architecture}", "-std=c++20", "-O3", "-Xcompiler", "-fPIC", "-w", *_VERBOSE, *options]
+    device += ["--expt-relaxed-constexpr", "--expt-extended-lambda", *defines, *(f"-isystem={f}" for f in folders)]
+    libraries = [name for name in _TORCH_LIBRARIES if os.path.exists(f"{root}/lib/lib{name}.so")]
+    link = ["g++", "-shared", "-o", out, f"{out}.host.o", f"{out}.device.o", f"-L{root}/lib", f"-L{toolkit}/lib64"]
+    link += [*(f"-l{name}" for name in libraries), "-lcudart"]
+    compile_host = shlex.join([*host, "-c", sources[0], "-o", f"{out}.host.o"])
+    compile_device = shlex.join([*device, "-x", "cu", "-c", sources[1], "-o", f"{out}.device.o"])
+    script = f"{compile_host} & other=$!; {compile_device} && wait $other && {shlex.join(link)}"
+    return ["/bin/sh", "-c", script]
 
 
 def cubin_command(architecture: str, name: str, flags: Sequence[str], source: str, out: str) -> list[str]:

@@ -77,6 +77,7 @@ class BaseSandbox(ABC):
     namespaces: tuple[str, ...] = ()  # those of /proc/self/ns that differ inside
     confines = True
     keeps_read = False  # whether guests may read past file modes
+    devices: tuple[str, ...] = ()  # files of accelerators, which workers may open; programs do not see them
 
     def __init__(self, *, python_paths: Sequence[str], threads: int, groups: Cgroups, isolated: bool) -> None:
         self.python_paths = tuple(os.path.abspath(path) for path in python_paths)
@@ -395,13 +396,13 @@ def entry_command(kind: str, control_fd: int) -> list[str]:
     return [sys.executable, *bare, "-B", ENTRY_FILE, str(control_fd)]
 
 
-def own_root_fences(job: Job) -> dict[str, list[str]]:
+def own_root_fences(job: Job, devices: Sequence[str] = ()) -> dict[str, list[str]]:
     """Landlock's rules where the guest has a file system of its own: all is readable, the writable places are few.
 
     Of /dev only these: a terminal that a guest opens could send it the signal that wakes it up while it is stopped.
     """
     mounted = [mount.target or mount.source for mount in job.mounts if mount.writable]
-    return {"read": ["/"], "write": [*WRITABLE, *DEVICES, *mounted]}
+    return {"read": ["/"], "write": [*WRITABLE, *DEVICES, *devices, *mounted]}
 
 
 def _exchange(

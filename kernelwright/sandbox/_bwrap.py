@@ -58,7 +58,7 @@ class BwrapSandbox(BaseSandbox):
         uid = _slots.acquire()
         plan["uid"] = uid
         plan["cwd"] = "/job"
-        plan["landlock"] = own_root_fences(job)
+        plan["landlock"] = own_root_fences(job, self._devices_for(job))
         if "pids" not in self.groups.features:
             plan["rlimits"]["nproc"] = job.limits.pids
         return uid
@@ -78,6 +78,7 @@ class BwrapSandbox(BaseSandbox):
             "tmpfs_bytes": job.limits.tmpfs_bytes,
             "mounts": [(mount.source, mount.target or mount.source, mount.writable) for mount in job.mounts],
             "files": list(job.files),
+            "devices": self._devices_for(job),
         }
         files = [memory.product_memfd(data, "in") for data in job.files.values()]
         try:
@@ -96,7 +97,7 @@ class BwrapSandbox(BaseSandbox):
                 argv = [
                     self.program,
                     *self._namespaces(),
-                    *_file_system(self.view, job, file_fds),
+                    *_file_system(self.view, job, file_fds, self._devices_for(job)),
                     *("--info-fd", str(info_write), "--chdir", "/job", "--"),
                     *entry_command(job.kind, control.fileno()),
                 ]
@@ -115,6 +116,9 @@ class BwrapSandbox(BaseSandbox):
             guests=lambda: _tasks.tree(process.pid)[2:],  # bubblewrap's outer half and its process 1 come first
             cleanup=[lambda: os.close(info_read)],
         )
+
+    def _devices_for(self, job: Job) -> tuple[str, ...]:
+        return self.devices if job.kind == "entry" else ()
 
     def _namespaces(self) -> list[str]:
         arguments = ["--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
@@ -139,10 +143,12 @@ class BwrapSandbox(BaseSandbox):
         )
 
 
-def _file_system(view: View, job: Job, file_fds: Mapping[str, int]) -> list[str]:
+def _file_system(view: View, job: Job, file_fds: Mapping[str, int], devices: Sequence[str]) -> list[str]:
     """Arguments that build the view, the writable places, ``/in`` and the mounts; none of them hides another."""
     size = str(job.limits.tmpfs_bytes)
     arguments: list[str] = ["--proc", "/proc", "--dev", "/dev"]
+    for device in devices:
+        arguments += ["--dev-bind", device, device]
     for target in WRITABLE:
         arguments += ["--size", size, "--perms", "1777", "--tmpfs", target]
     arguments += ["--perms", "0755", "--dir", "/in"]

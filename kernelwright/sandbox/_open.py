@@ -28,7 +28,12 @@ _passed: set[tuple[str, str, int]] = set()  # what passed its self-test in this 
 
 
 def open_sandbox(
-    kind: str = "bwrap", *, python_paths: Sequence[str] = (), threads: int = 1, runtime: str = ""
+    kind: str = "bwrap",
+    *,
+    python_paths: Sequence[str] = (),
+    threads: int = 1,
+    runtime: str = "",
+    devices: Sequence[str] = (),
 ) -> Sandbox:
     """Open a sandbox that passed its self-test.
 
@@ -38,6 +43,7 @@ def open_sandbox(
             ``process``.
         python_paths: directories importable inside besides this Python's own and this package.
         threads: OpenMP threads of workers.
+        devices: device files that workers may open and write to, beside /dev/null and its like; not in ``docker``.
         runtime: for ``docker``, the engine's runtime for containers, such as ``runsc``; empty for its default.
 
     Raises:
@@ -47,14 +53,16 @@ def open_sandbox(
     """
     if runtime and kind != "docker":
         raise UsageError(f"the sandbox {kind!r} has no runtimes to choose from", hint="choose the sandbox docker")
+    if devices and kind == "docker":
+        raise UsageError("the sandbox 'docker' shows no devices", hint="choose the sandbox bwrap or process")
     if kind == "auto":
         with contextlib.suppress(MissingToolError, SandboxError):
-            return _open_tested("bwrap", python_paths, threads)
-        return _open_tested("process", python_paths, threads)
+            return _open_tested("bwrap", python_paths, threads, devices)
+        return _open_tested("process", python_paths, threads, devices)
     if kind not in _RUNGS:
         raise UsageError(f"unknown sandbox {kind!r}", hint=f"choose one of: auto, {', '.join(_RUNGS)}")
     options = {"runtime": runtime} if runtime else {}
-    return _open_tested(kind, python_paths, threads, **options)
+    return _open_tested(kind, python_paths, threads, devices, **options)
 
 
 def self_test(sandbox: Sandbox) -> list[Probe]:
@@ -90,8 +98,11 @@ def describe_host() -> dict[str, str]:
     }
 
 
-def _open_tested(kind: str, python_paths: Sequence[str], threads: int, **options: str) -> BaseSandbox:
+def _open_tested(
+    kind: str, python_paths: Sequence[str], threads: int, devices: Sequence[str], **options: str
+) -> BaseSandbox:
     sandbox = _RUNGS[kind](python_paths=tuple(python_paths), threads=threads, **options)
+    sandbox.devices = tuple(devices)
     key = kind, sandbox.identity, os.geteuid()
     if kind != "none" and key not in _passed:
         try:

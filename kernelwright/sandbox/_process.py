@@ -90,7 +90,8 @@ class ProcessSandbox(BaseSandbox):
         plan["argv"] = [_PRIVATE_PATH.sub(lambda match: f"{home}/{match[1]}", word) for word in job.argv]
         plan["cwd"] = work
         readable = [*self.view.readable, "/proc", home, *DEVICES, *(mount.source for mount in job.mounts)]
-        writable = [work, "/dev/null", *(mount.source for mount in job.mounts if mount.writable)]
+        devices = self.devices if job.kind == "entry" else ()
+        writable = [work, "/dev/null", *devices, *(mount.source for mount in job.mounts if mount.writable)]
         plan["landlock"] = {"read": readable, "write": writable}
 
     def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket) -> LaunchParts:

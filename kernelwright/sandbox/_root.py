@@ -29,8 +29,8 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     """Leave the host's file system for one of our own. Needs fresh mount and pid namespaces and CAP_SYS_ADMIN in them.
 
     Keys: ``binds`` [[host path, path]], ``links`` [[path, target]], ``directories`` [path], ``writable`` [path],
-    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]], ``files`` [name under /in]. What they hold is in
-    the descriptors ``files``, which are closed.
+    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]], ``files`` [name under /in], ``devices`` [path]. What
+    the files hold is in the descriptors ``files``, which are closed.
     """
     _kernel.mount("none", "/", None, _kernel.MS_REC | _kernel.MS_PRIVATE)
     _kernel.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, "size=1m,nr_inodes=8192,mode=755")
@@ -38,7 +38,7 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     _kernel.pivot_root("/tmp", f"/tmp{_HOST}")
     os.chdir("/")
     os.umask(0o022)
-    _make_devices()
+    _make_devices(plan.get("devices", ()))
     os.mkdir("/proc")
     _kernel.mount("proc", "/proc", "proc", _PLAIN | _kernel.MS_NOEXEC | _kernel.MS_RDONLY)
     for path in plan["writable"]:
@@ -61,10 +61,10 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     _kernel.mount("none", "/", None, flags)
 
 
-def _make_devices() -> None:
+def _make_devices(more: Sequence[str]) -> None:
     os.mkdir("/dev")
-    for name in _DEVICES:
-        path = f"/dev/{name}"
+    for path in (*(f"/dev/{name}" for name in _DEVICES), *more):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
         _kernel.bind(f"{_HOST}{path}", path, devices=True)
     for name, target in _DEVICE_LINKS.items():

@@ -1,0 +1,125 @@
+"""Which accelerator is here, asked of its driver's own tool: the referee itself never opens a device."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import glob
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kernelwright.records import Backend
+
+__all__ = ["REHEARSAL", "Device", "find_device", "parse_device", "parse_state", "read_state"]
+
+_FIELDS = ("index", "name", "uuid", "compute_cap", "memory.total", "driver_version", "mig.mode.current")
+_STATE = (
+    "clocks.sm",
+    "clocks.mem",
+    "clocks.max.sm",
+    "temperature.gpu",
+    "power.draw",
+    "clocks_event_reasons.active",
+    "utilization.gpu",
+)
+_TOOL_TIMEOUT_S = 20.0
+_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*", "/dev/nvidia-caps/*")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator.
+
+    Attributes:
+        torch_name: what torch calls it.
+        name: as its driver calls it; ``architecture``: such as ``sm_90a``, empty for a rehearsal.
+        memory_bytes: its memory.
+        nodes: device files that a worker needs to see.
+    """
+
+    torch_name: str
+    name: str
+    architecture: str
+    memory_bytes: int
+    uuid: str = ""
+    driver: str = ""
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        """False for a rehearsal on this CPU, which has all of a device but its speed."""
+        return self.torch_name.startswith("cuda")
+
+    def serves(self, backend: Backend) -> bool:
+        """Whether candidates of a backend are checked and timed on it."""
+        return (backend != "cpp") if self.is_gpu else (backend == "cpp")
+
+
+REHEARSAL = Device("cpu", "rehearsal on this CPU", "", 8 << 30)
+
+
+def find_device(
+    ask: Callable[[tuple[str, ...]], str] | None = None, env: Mapping[str, str] | None = None
+) -> Device | None:
+    """The first NVIDIA GPU that may be used, or None.
+
+    Args:
+        ask: runs ``nvidia-smi`` with some arguments and gives what it prints; empty where it fails.
+        env: the environment; an empty ``CUDA_VISIBLE_DEVICES`` hides every device.
+    """
+    env = os.environ if env is None else env
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
+        return None
+    text = (ask or _ask)((f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"))
+    nodes = sorted(path for pattern in _NODES for path in glob.glob(pattern))
+    wanted = (visible or "").split(",")[0].strip()
+    for line in text.splitlines():
+        found = parse_device(line, tuple(nodes))
+        if found is None:
+            continue
+        index, device = found
+        if wanted in ("", index, device.uuid):
+            return device
+    return None
+
+
+def parse_device(line: str, nodes: tuple[str, ...] = ()) -> tuple[str, Device] | None:
+    """Index and record of one line of ``nvidia-smi --query-gpu``; None for anything else."""
+    row = next(csv.reader([line], skipinitialspace=True), [])
+    if len(row) != len(_FIELDS):
+        return None
+    index, name, uuid, capability, memory, driver, _ = (field.strip() for field in row)
+    major, _, minor = capability.partition(".")
+    if not (index.isdigit() and major.isdigit() and minor.isdigit() and memory.isdigit()):
+        return None
+    architecture = f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
+    return index, Device("cuda:0", name, architecture, int(memory) << 20, uuid, driver, nodes)
+
+
+def read_state(device: Device, ask: Callable[[tuple[str, ...]], str] | None = None) -> dict[str, str]:
+    """Clocks, temperature, power and what slows the clocks now, by ``nvidia-smi``'s names; nothing is ever set."""
+    if not device.is_gpu:
+        return {}
+    chosen = (f"--id={device.uuid}",) if device.uuid else ()
+    return parse_state((ask or _ask)((*chosen, f"--query-gpu={','.join(_STATE)}", "--format=csv,noheader")))
+
+
+def parse_state(text: str) -> dict[str, str]:
+    """What ``nvidia-smi`` says of a device's state; what it does not know is left out."""
+    row = next(csv.reader(text.splitlines()[:1], skipinitialspace=True), [])
+    if len(row) != len(_STATE):
+        return {}
+    pairs = ((name, value.strip()) for name, value in zip(_STATE, row, strict=True))
+    return {name: value for name, value in pairs if value and not value.startswith("[")}
+
+
+def _ask(arguments: tuple[str, ...]) -> str:
+    tool = shutil.which("nvidia-smi") or "/usr/local/nvidia/bin/nvidia-smi"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False)
+        return done.stdout if done.returncode == 0 else ""
+    return ""
