@@ -49,8 +49,16 @@ class DeviceMemory:
 
             torch.cuda.set_device(self.device)
             self._sums = torch.zeros(wire.MAX_OUTPUTS, dtype=torch.int64, device=self.device)
-            self._kernel = driver_kernel(digest_code, "kw_digest")
+            self._kernel = driver_kernel(digest_code, "kw_digest", ours=True)
             self._synchronize = torch.cuda.synchronize  # before a candidate could put its own there
+
+    def keep_precision(self, *, tf32: bool) -> None:
+        """Whether torch's own kernels may compute float32 products in TF32: by default its convolutions would."""
+        import torch
+
+        if self._on_gpu:
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
 
     def map(self, memories: Sequence[tuple[Mapped, int]]) -> None:
         """Room for copies of some memory files, each with its size in bytes."""
@@ -77,6 +85,19 @@ class DeviceMemory:
         """Wait for all streams of the device."""
         if self._on_gpu:
             self._synchronize(self.device)
+
+    def see_it_works(self) -> None:
+        """Compute something known.
+
+        Raises:
+            RuntimeError: the device does not answer, or not what it should.
+        """
+        import torch
+
+        numbers = torch.arange(1 << 16, dtype=torch.float64, device=self.device)
+        found = float((numbers * 2).sum())
+        if found != float((1 << 16) * ((1 << 16) - 1)):
+            raise RuntimeError(f"a sum came out as {found}")
 
     def digest(self, outputs: Sequence[torch.Tensor], key: int) -> None:
         """Wait until all of a call's outputs are there, then put the digest of each into ``digests``."""

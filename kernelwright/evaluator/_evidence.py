@@ -6,11 +6,13 @@ the evidence says that own kernels are not needed, or hardly run, the candidate 
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,6 +37,9 @@ _SAMPLED_AGAIN_AT_MOST_S = (
 )
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
+_CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
+_PROFILED = 1000  # samples that a profiler's exact share stands for
+_MOST_US = 1e9
 _MOSTLY = 0.6
 _KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
@@ -129,11 +134,23 @@ class Evidence(NamedTuple):
         return "; ".join(found)
 
 
+def kernel_names(sources: Iterable[str], file: str) -> set[str]:
+    """Names of the kernels that CUDA ``sources`` define, and of the Triton kernels of a candidate's file."""
+    names = {name for text in sources for name in _CUDA_KERNEL.findall(text)}
+    try:
+        tree = ast.parse(file)
+    except (SyntaxError, ValueError, RecursionError):
+        return names
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return names | {f.name for f in functions if any("jit" in ast.dump(d) for d in f.decorator_list)}
+
+
 class Trace(NamedTuple):
     """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
 
     launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
-    structure: how the outputs are nested. seen: the different launches of emulated kernels.
+    structure: how the outputs are nested. seen: the different launches of emulated kernels. device: of two calls on the
+    same inputs, name, microseconds and launches of each kernel on a GPU; None where its profiler sees nothing.
     """
 
     operators: dict[str, int]
@@ -142,6 +159,7 @@ class Trace(NamedTuple):
     launches: tuple[int, int] | None
     structure: str
     seen: tuple[Launch, ...] = ()
+    device: tuple[tuple[tuple[str, float, int], ...], ...] | None = None
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
@@ -157,7 +175,35 @@ class Trace(NamedTuple):
             (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
             str(reply.get("structure")),
             tuple(_launches_of(reply.get("seen_launches"))),
+            _device_kernels(reply.get("device")),
         )
+
+    def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
+        """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.
+
+        None where nothing is known. All of it is what the worker's own profiler says.
+        """
+        if self.device is None or len(self.device) != 2:
+            return None
+        ours = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, sorted(own)))})(?![a-z$])") if own else None
+        launches = [sum(n for name, _, n in call if ours and ours.search(name)) for call in self.device]
+        total_us = sum(us for _, us, _ in self.device[0])
+        own_us = sum(us for name, us, _ in self.device[0] if ours and ours.search(name))
+        part = own_us / total_us if total_us > 0 else 0.0
+        return Share(part, 1.0 - part, 0.0, 0.0, _PROFILED), (launches[0], launches[1])
+
+
+def _device_kernels(claimed: Any) -> tuple[tuple[tuple[str, float, int], ...], ...] | None:
+    if not isinstance(claimed, list) or not all(isinstance(call, list) for call in claimed):
+        return None
+    return tuple(tuple(_kernels_of(call)) for call in claimed)
+
+
+def _kernels_of(call: list[Any]) -> Iterator[tuple[str, float, int]]:
+    for item in call:
+        us, launches = (item.get("us"), item.get("calls")) if isinstance(item, dict) else (None, None)
+        if type(us) is float and 0 <= us < _MOST_US and type(launches) is int and 0 < launches < _MOST_US:
+            yield readable(item.get("name"))[:200], us, launches
 
 
 def _launches_of(claimed: Any) -> Iterator[Launch]:

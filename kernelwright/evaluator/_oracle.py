@@ -55,14 +55,16 @@ class Oracle(Runner):
             self.module = _runtime.load_reference(self.source, variant)
             init = list(_runtime.make_init_inputs(self.module, seed))
             inputs = list(_runtime.make_inputs(self.module, seed))
-            self.model = _runtime.make_model(self.module, init)
+            self.model = self.placed(_runtime.make_model(self.module, init))
             self.model.train(self.mode == "train")
-            facts = _Facts(self.model, inputs, seed)
+            placed = [self.placed(value) for value in inputs]
+            facts = _Facts(self.model, placed, seed)
             self.plan = facts.plan(backward=backward, seeded=randomness == "seeded")
             hidden = facts.hidden_inputs(self.plan)
             self.bind()
-            outputs = self.call(*_copies(inputs), *hidden) if self.call is not None else facts.live
-            structure = self._structure(inputs) if self.plan.plain else ""
+            given = (*_copies(placed), *(self.placed(value) for value in hidden))
+            outputs = self.call(*given) if self.call is not None else facts.live
+            structure = self._structure(placed) if self.plan.plain else ""
         except _runtime.ReferenceFault as fault:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
         try:
@@ -90,6 +92,19 @@ class Oracle(Runner):
 
         with torch.no_grad():
             return structure_of(self.model(*_copies(inputs)))
+
+    def placed(self, value: Any) -> Any:
+        """A model, or an argument, on the device that truths are computed on, which is this CPU where there is none."""
+        import torch
+
+        if self.memory is None or not isinstance(value, torch.Tensor | torch.nn.Module):
+            return value
+        return value.to(self.memory.device)
+
+    def fresh(self, given: Mapped, spec: wire.TensorSpec) -> torch.Tensor:
+        """A copy of its own of a tensor in the arena, for a call."""
+        copied: torch.Tensor = self.placed(given.tensor(spec).clone())
+        return copied
 
     def bind(self) -> None:
         """Make the call of the present model; its written buffers start from what they hold now."""
@@ -166,7 +181,7 @@ class Oracle(Runner):
 
         given = Mapped(fds[0], size, writable=False)
         arguments = [
-            given.tensor(wire.spec_from_json(i["tensor"])).clone() if "tensor" in i else wire.decode_value(i["value"])
+            self.fresh(given, wire.spec_from_json(i["tensor"])) if "tensor" in i else wire.decode_value(i["value"])
             for i in inputs
         ]
         if self.double is None:
@@ -203,7 +218,7 @@ class Oracle(Runner):
 
         given = Mapped(fds[0], size, writable=False)
         templates = [template(item)[1] for item in inputs]
-        arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in templates]
+        arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in templates]
         if self.double is None:
             self.double = mathematics.PlannedModel(mathematics.double_copy(self.model), self.plan)
         self.results = [mathematics.directions(self.double, arguments, position, seed).contiguous()]
@@ -221,7 +236,7 @@ class Oracle(Runner):
         forward = self.call or self.model
         with torch.no_grad():
             for _ in range(count):
-                arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in templates]
+                arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in templates]
                 self.results += [t.detach().clone().contiguous() for t in flatten_outputs(forward(*arguments))]
         layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
         return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
@@ -236,7 +251,7 @@ class Oracle(Runner):
 
         given = Mapped(fds[0], size, writable=False)
         templates = [template(item)[1] for item in inputs]
-        arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in templates]
+        arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in templates]
         generator = torch.Generator().manual_seed(seed)
         forward = self.call or self.model
 
@@ -273,7 +288,7 @@ class Oracle(Runner):
 
         given = Mapped(fds[0], size, writable=False)
         values = [template(item)[1] for item in inputs]
-        arguments = [given.tensor(t).clone() if isinstance(t, wire.TensorSpec) else t for t in values]
+        arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in values]
         with torch.no_grad(), OperatorLog() as log:
             (self.call or self.model)(*arguments)
         return {"flops": log.flops}
@@ -295,7 +310,7 @@ def _put_back(tensor: torch.Tensor, before: torch.Tensor, share: float) -> None:
     if stays.numel():
         stays.view(-1)[torch.randint(stays.numel(), ())] = False
     with torch.no_grad():
-        tensor.copy_(torch.where(stays, before, tensor))
+        tensor.copy_(torch.where(stays.to(tensor.device), before, tensor))
 
 
 class _Facts:

@@ -126,10 +126,11 @@ class MonteCarloArithmetic(_Mode):
         found them; inputs and parameters, which nobody has to round, get the smallest of all."""
         super().__init__()
         self._generator = generator
-        self._noise = torch.randn(_NOISE_POOL, dtype=torch.float64, generator=generator)
+        noise = torch.randn(_NOISE_POOL, dtype=torch.float64, generator=generator)
+        self._pools = {noise.device: noise}
         self._largest = unit_roundoff
         self._by_operator = [min(u, unit_roundoff) for u in by_operator]
-        self._factors: dict[float, Tensor] = {}
+        self._factors: dict[tuple[float, torch.device], Tensor] = {}
         self.rewind()
 
     def rewind(self) -> None:
@@ -138,9 +139,16 @@ class MonteCarloArithmetic(_Mode):
         self._use(min(self._by_operator, default=self._largest))
 
     def _use(self, unit_roundoff: float) -> None:
-        if unit_roundoff not in self._factors:
-            self._factors[unit_roundoff] = self._noise * unit_roundoff + 1.0
-        self._current = self._factors[unit_roundoff]
+        self._current = unit_roundoff
+
+    def _factors_on(self, device: torch.device) -> Tensor:
+        """The factors of the present roundoff, where they are to be used."""
+        key = self._current, device
+        if key not in self._factors:
+            if device not in self._pools:
+                self._pools[device] = next(iter(self._pools.values())).to(device)
+            self._factors[key] = self._pools[device] * self._current + 1.0
+        return self._factors[key]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -162,7 +170,7 @@ class MonteCarloArithmetic(_Mode):
         if tensor.is_contiguous():
             self._perturb_flat(tensor.view(-1))
         else:
-            factors = torch.ones(tensor.shape, dtype=torch.float64)
+            factors = torch.ones(tensor.shape, dtype=torch.float64, device=tensor.device)
             self._perturb_flat(factors.view(-1))
             tensor.mul_(factors)
 
@@ -170,8 +178,9 @@ class MonteCarloArithmetic(_Mode):
         windows = flat.split(_NOISE_WINDOW)
         limit = _NOISE_POOL - _NOISE_WINDOW + 1
         offsets = torch.randint(limit, (len(windows),), generator=self._generator).tolist()
+        factors = self._factors_on(flat.device)
         for window, offset in zip(windows, offsets, strict=True):
-            window.mul_(self._current[offset : offset + window.numel()])
+            window.mul_(factors[offset : offset + window.numel()])
 
 
 class _IndexSources(_Mode):
@@ -325,7 +334,7 @@ def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, 
     try:
         with torch.enable_grad():
             outputs = [y for y in flatten_outputs(model(*values)) if y.requires_grad]
-            signs = [2.0 * torch.randint(2, y.shape, generator=generator) - 1.0 for y in outputs]
+            signs = [(2.0 * torch.randint(2, y.shape, generator=generator) - 1.0).to(y.device) for y in outputs]
             total = sum((y * sign).sum() for y, sign in zip(outputs, signs, strict=True))
             (slope,) = torch.autograd.grad(total, moved, allow_unused=True) if outputs else (None,)
     except RuntimeError:  # written in place, or no derivative
@@ -391,7 +400,7 @@ class _Spread:
     def __init__(self, exact: Sequence[Tensor], rules: Sequence[tuple[Tensor, int, bool] | None]) -> None:
         self._exact = exact
         self._rules = rules
-        self._sums = [torch.zeros(y.shape, dtype=torch.float64) for y in exact]
+        self._sums = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in exact]
         self._value_sums = [None if rule is None else torch.zeros_like(rule[0]) for rule in rules]
 
     def add(self, outputs: Sequence[Tensor], sources: _IndexSources) -> None:
@@ -410,7 +419,7 @@ class _Spread:
             rms = (self._sums[i] / max(runs, 1)).sqrt()
             return OutputScales("float", exact, rms, _row_rms(_deviation(low, exact)), low)
         slack = torch.maximum(self._sums[i], (low.double() - exact.double()).abs())
-        zero = torch.zeros((), dtype=torch.float64)
+        zero = torch.zeros((), dtype=torch.float64, device=exact.device)
         if rule is None or value_sum is None:
             return OutputScales("exact", exact, slack, zero, low)
         index = IndexRule(rule[0], (value_sum / max(runs, 1)).sqrt(), rule[1], rule[2])
@@ -420,7 +429,7 @@ class _Spread:
 def _deviation(y: Tensor, exact: Tensor) -> Tensor:
     """``y - exact`` in float64; 0 where ``exact`` is not finite, ``|exact|`` where only ``y`` is not."""
     finite = exact.isfinite()
-    difference = torch.where(finite, y.double() - exact, torch.zeros((), dtype=torch.float64))
+    difference = torch.where(finite, y.double() - exact, 0.0)
     return torch.where(difference.isfinite(), difference, exact.abs())
 
 

@@ -27,9 +27,10 @@ class Refused(Exception):
 class Progress:
     """What is known of a candidate so far; becomes its verdict."""
 
-    def __init__(self, backend: str, device: Device | None = None) -> None:
+    def __init__(self, backend: str, device: Device | None = None, source: str = "") -> None:
         """``device``: what its kernels run on; None for this CPU, where those of a GPU are interpreted or emulated."""
         self.backend = backend
+        self.source = source
         self.device = device
         self.stage: Stage | None = None
         self.findings: tuple[Finding, ...] = ()

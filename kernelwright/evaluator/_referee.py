@@ -224,6 +224,7 @@ class Referee:
             pids=_GPU_PIDS if on_gpu else Limits.pids,
             nofile=_GPU_FILES if on_gpu else Limits.nofile,
             allow_exec=allow_exec,
+            devices=on_gpu,
         )
 
     def worker(

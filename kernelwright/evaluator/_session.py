@@ -18,7 +18,7 @@ from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Builder, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clockwork import Clockwork
 from kernelwright.evaluator._device import Device
-from kernelwright.evaluator._evidence import Evidence, Shares, Trace, sample_shares
+from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
 from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
+_WHAT_A_FAULT_LEAVES = (Status.RUNTIME_ERROR, Status.TIMEOUT)  # may be a device that does not answer any more
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _GHOST_TRIALS = 3
 _CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
@@ -151,7 +152,7 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine; nothing is known about the candidate.
         """
-        progress = Progress(candidate.backend, self._device_for(candidate.backend))
+        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
         environment = self._referee.environment_of(progress.device)
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and progress.runs_for_real
@@ -170,6 +171,8 @@ class ProblemSession:
                 status, failed_stage, reason = Status.COMPILE_ERROR, "build", said
                 refusing = Finding(rule="build-cannot-launch", effect="refuses", evidence=said[:400])
                 progress.findings = (refusing, *progress.findings)
+        if failed_stage not in (None, "screen") and status in _WHAT_A_FAULT_LEAVES:
+            self._see_device_works(progress.device)
         share = None if progress.evidence is None else progress.evidence.share
         verdict = Verdict(
             candidate=candidate.sha256,
@@ -197,6 +200,22 @@ class ProblemSession:
             environment=environment,
             artifacts=progress.artifacts,
         )
+
+    def _see_device_works(self, device: Device | None) -> None:
+        """After a fault or a hang on a device: whether it still computes, before the next candidate gets it.
+
+        Raises:
+            MachineError: it does not.
+        """
+        if device is None:
+            return
+        try:
+            self._bench(device).workers.probe()
+        except WorkerFailed as failed:
+            raise MachineError(
+                f"{device.name} does not compute any more after a candidate's fault: {failed.failure.message}",
+                hint="see nvidia-smi; the device may need a reset, or the machine a restart",
+            ) from None
 
     def _static_profile(self, candidate: Candidate, progress: Progress) -> Profile | None:
         """What a candidate's kernels take of a GPU; None where nothing was built."""
@@ -457,10 +476,15 @@ class ProblemSession:
         ghost = replay.result(
             built=stubbed, is_right=lambda worker: self._answers_right(worker, check_set, progress.device)
         )
+        first, launches = shares.first, trace.launches
+        built = [request.source for request in side.client.built]
+        on_device = trace.shares_on_device(kernel_names(built, progress.source))
+        if on_device is not None:
+            first, launches = on_device
         progress.evidence = evidence = Evidence(
-            share=shares.first,
+            share=first,
             again=shares.again,
-            launches=trace.launches,
+            launches=launches,
             ghost=ghost.found,
             ghost_reason=ghost.reason,
             torch_flops=trace.flops,

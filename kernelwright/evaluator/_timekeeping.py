@@ -191,8 +191,8 @@ class Timekeeper:
     def _look(self, turns: Turns, stage: FailedStage, progress: Progress) -> None:
         """See whether own kernels still do the work, as they did when it was checked; twice, where they seem not to."""
         evidence = progress.evidence
-        if evidence is None or evidence.share is None:
-            return
+        if evidence is None or evidence.share is None or progress.device is not None:
+            return  # on a device its profiler was asked once; it would be part of what is timed
         settled, limit_s = evidence.is_settled_while_timed, self._settings.call_timeout_s
         for _ in range(_LOOKS_AT_OWN):
             share = turns.apart(

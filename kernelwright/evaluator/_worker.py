@@ -348,12 +348,14 @@ class Runner:
         checked_by: str = "",
         ghost: bool = False,
         device: str = "",
+        tf32: bool = False,
     ) -> None:
         """Take the door and the source; run a candidate's module code.
 
         Args:
             fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU.
             device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
+            tf32: whether torch's own products and convolutions of float32 may use TF32 there.
             checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels.
             ghost: launches of such kernels do nothing.
         """
@@ -371,6 +373,7 @@ class Runner:
 
             code = f"/proc/self/fd/{fds[4]}" if len(fds) > 4 else ""
             self.memory = DeviceMemory(device, self.door.digest, code)
+            self.memory.keep_precision(tf32=tf32)
         if role == "candidate":
             self.filename = "<candidate>"
             self._provide_builds()
@@ -384,6 +387,11 @@ class Runner:
                 inline.set_emulator(f"/proc/self/fd/{fds[4]}")
                 if ghost:
                     inline.make_idle()
+            if checked_by == "device" and ghost:
+                from kernelwright.evaluator.backends import _triton_launches
+
+                _triton_launches.idle()
+                inline.make_idle()
             with blamed("import", self.filename), self._device_view():
                 self.module = load_candidate(self.source)
                 if not hasattr(self.module, "ModelNew"):
@@ -583,6 +591,8 @@ class Runner:
         assert forward is not None
         if self.memory is not None:
             self.memory.refresh()
+        if self.checked_by == "device":
+            return self._trace_on_device(forward)
         if self.checked_by:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
@@ -600,7 +610,46 @@ class Runner:
             "structure": structure[:STRUCTURE_CHARS],
         }
 
+    def do_probe(self, fds: list[int]) -> None:
+        """Compute something known on the device."""
+        assert self.memory is not None
+        with blamed("device", self.filename):
+            self.memory.see_it_works()
+
+    def do_events(self, fds: list[int], calls: int) -> dict[str, Any]:
+        """Milliseconds of some calls by events of this process itself, with caches flushed before each; a claim."""
+        from kernelwright.evaluator._device_events import event_times
+
+        forward = self.call or self.forward
+        assert forward is not None
+        assert self.memory is not None
+        with blamed("forward", self.filename):
+            return {"ms": event_times(forward, self.slots, self.memory, calls)}
+
     # -- helpers
+
+    def _trace_on_device(self, forward: Callable[..., Any]) -> dict[str, Any]:
+        """A trace where kernels run on a GPU; ``device`` is what its profiler saw of two calls on the same inputs."""
+        import torch
+
+        from kernelwright.evaluator._device_events import kernels_of
+        from kernelwright.evaluator._work import OperatorLog
+
+        assert self.memory is not None
+        log = OperatorLog()
+        with blamed("forward", self.filename), torch.no_grad():
+            with log:
+                forward(*self.slots[0])
+            seen = [kernels_of(forward, self.slots[0], self.memory) for _ in range(2)]
+            structure = structure_of(forward(*self.slots[0])) if self.plan.plain else ""
+        return {
+            "operators": log.names(),
+            "flops": log.flops,
+            "calls": [],
+            "launches": None,
+            "device": seen,
+            "structure": structure[:STRUCTURE_CHARS],
+        }
 
     def _reference_model(self, arguments: list[Any], variant: dict[str, Any]) -> Any:
         from kernelwright.datasets import _runtime

@@ -58,6 +58,19 @@ class Workers:
             raise
         return side
 
+    def probe(self) -> None:
+        """Let a fresh worker that holds no code but ours compute something on the device.
+
+        Raises:
+            WorkerFailed: it cannot.
+        """
+        side = self._start("probe")
+        try:
+            self._referee.load(side.client, side.door, "", role="reference", mode="eval", device=self._device)
+            side.client.request("probe", timeout_s=SETUP_TIMEOUT_S)
+        finally:
+            side.end()
+
     def oracle(self) -> Client:
         """A worker that has loaded the problem and can draw its inputs.
 

@@ -18,7 +18,7 @@ from kernelwright.inline._build import (
     torch_header_folders,
 )
 from kernelwright.inline._cpp import cpp
-from kernelwright.inline._cuda import CudaKernel, cuda
+from kernelwright.inline._cuda import CudaKernel, cuda, make_idle
 from kernelwright.inline._cuda_compiler import (
     cubin_command,
     cubin_source,
@@ -31,7 +31,6 @@ from kernelwright.inline._declarations import Parameter, Signature, parse_signat
 from kernelwright.inline._emulation import (
     EmulationError,
     count_launches,
-    make_idle,
     next_order,
     seen_launches,
     set_emulator,

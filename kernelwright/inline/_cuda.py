@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelwright.inline._build import BuildRequest, build, check_cuda_flags
+from kernelwright.inline._cuda_driver import driver_kernel, idle_on_device
 from kernelwright.inline._declarations import Signature, parse_kernel
-from kernelwright.inline._emulation import emulated_kernel, is_emulated
+from kernelwright.inline._emulation import emulated_kernel, idle_emulated, is_emulated
 from kernelwright.inline._library import SCALARS, ArgumentError, convert, dtypes_of
 from kernelwright.inline._toolchain import define_flags
 
-__all__ = ["CudaKernel", "cuda"]
+__all__ = ["CudaKernel", "cuda", "make_idle"]
 
 Launch = Callable[[Sequence[int], int, Sequence[Any], Sequence[tuple[str, Any]]], None]
 Shape = int | tuple[int, ...]
@@ -47,9 +48,13 @@ def cuda(
     signature = parse_kernel(source, name, {macro: body if eq else "1" for macro, eq, body in pairs})
     if is_emulated(path):
         return CudaKernel(name, signature, emulated_kernel(path))
-    from kernelwright.inline._cuda_driver import driver_kernel
-
     return CudaKernel(name, signature, driver_kernel(path, name))
+
+
+def make_idle() -> None:
+    """From now on a launch does nothing, emulated or on a device."""
+    idle_emulated()
+    idle_on_device()
 
 
 class CudaKernel:

@@ -10,14 +10,25 @@ from typing import Any
 
 from kernelwright.inline._toolchain import BuildError
 
-__all__ = ["driver_kernel", "kernel_symbols"]
+__all__ = ["driver_kernel", "idle_on_device", "kernel_symbols"]
 
 _DEFAULT_SHARED_BYTES = 48 << 10
+_idle = False
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequence[Any], Sequence[Any]], None]:
+def idle_on_device() -> None:
+    """From now on a launch does nothing."""
+    global _idle
+    _idle = True
+
+
+def driver_kernel(
+    path: str, name: str, *, ours: bool = False
+) -> Callable[[Sequence[int], int, Sequence[Any], Sequence[Any]], None]:
     """A function that launches the kernel ``name`` of a cubin: (grid and block), shared bytes, ctypes values, tensors.
+
+    ``ours``: no candidate's, so that :func:`idle_on_device` does not concern it.
 
     Raises:
         BuildError: there is no device, or the code is not for it, or it holds no such kernel.
@@ -40,6 +51,8 @@ def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequenc
 
     def launch(shape: Sequence[int], shared: int, values: Sequence[Any], tensors: Sequence[Any]) -> None:
         nonlocal granted
+        if _idle and not ours:
+            return
         if shared > granted:
             _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"granting {name} memory")
             granted = shared

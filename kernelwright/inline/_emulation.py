@@ -21,8 +21,8 @@ __all__ = [
     "count_launches",
     "emulated_kernel",
     "emulated_module",
+    "idle_emulated",
     "is_emulated",
-    "make_idle",
     "next_order",
     "seen_launches",
     "set_emulator",
@@ -86,8 +86,8 @@ def set_emulator(path: str) -> None:
     _runtime = library
 
 
-def make_idle() -> None:
-    """From now on a launch does nothing."""
+def idle_emulated() -> None:
+    """From now on a launch of an emulated kernel does nothing."""
     if _runtime is not None:
         _runtime.kw_idle(1)
 

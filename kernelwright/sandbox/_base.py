@@ -77,7 +77,7 @@ class BaseSandbox(ABC):
     namespaces: tuple[str, ...] = ()  # those of /proc/self/ns that differ inside
     confines = True
     keeps_read = False  # whether guests may read past file modes
-    devices: tuple[str, ...] = ()  # files of accelerators, which workers may open; programs do not see them
+    devices: tuple[str, ...] = ()  # files of accelerators, for those whose limits say so
 
     def __init__(self, *, python_paths: Sequence[str], threads: int, groups: Cgroups, isolated: bool) -> None:
         self.python_paths = tuple(os.path.abspath(path) for path in python_paths)

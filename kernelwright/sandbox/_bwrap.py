@@ -118,7 +118,7 @@ class BwrapSandbox(BaseSandbox):
         )
 
     def _devices_for(self, job: Job) -> tuple[str, ...]:
-        return self.devices if job.kind == "entry" else ()
+        return self.devices if job.limits.devices else ()
 
     def _namespaces(self) -> list[str]:
         arguments = ["--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc"]

@@ -90,7 +90,7 @@ class ProcessSandbox(BaseSandbox):
         plan["argv"] = [_PRIVATE_PATH.sub(lambda match: f"{home}/{match[1]}", word) for word in job.argv]
         plan["cwd"] = work
         readable = [*self.view.readable, "/proc", home, *DEVICES, *(mount.source for mount in job.mounts)]
-        devices = self.devices if job.kind == "entry" else ()
+        devices = self.devices if job.limits.devices else ()
         writable = [work, "/dev/null", *devices, *(mount.source for mount in job.mounts if mount.writable)]
         plan["landlock"] = {"read": readable, "write": writable}
 

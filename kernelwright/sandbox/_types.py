@@ -26,6 +26,7 @@ class Limits:
         tmpfs_bytes: size of each of /tmp, /job and /dev/shm.
         nofile: open files of each process.
         allow_exec: whether a worker may start further programs; ``run`` always may.
+        devices: whether it sees the accelerators that the sandbox was opened with.
     """
 
     memory_bytes: int = 4 << 30
@@ -36,6 +37,7 @@ class Limits:
     tmpfs_bytes: int = 256 << 20
     nofile: int = 256
     allow_exec: bool = False
+    devices: bool = False
 
 
 @dataclass(frozen=True)

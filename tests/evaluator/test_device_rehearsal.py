@@ -1,4 +1,4 @@
-"""The way in which a device is checked and timed, rehearsed on this CPU: copies of the inputs, digests of the outputs."""
+"""How candidates are checked and timed on a device, rehearsed on this CPU: inputs copied, outputs by their digests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 from referee_candidates import RIGHT, candidate
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
+from kernelwright.errors import MachineError
 from kernelwright.evaluator import Referee
+from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clock import DoorLibrary
+from kernelwright.evaluator._evidence import Trace, kernel_names
+from kernelwright.evaluator._workers import Workers
 from kernelwright.records import Candidate, Stage, Status
 
 LINEAR = """
@@ -133,3 +137,58 @@ def test_a_digest_depends_on_every_byte_and_on_its_key(tmp_path):
             changed = data.copy()
             changed[place] ^= 1
             assert digest(changed, 11) != first
+
+
+CUDA_SOURCE = """
+template <class T, int N>
+__global__ void __launch_bounds__(256, 2) softmax(float* x) {}
+"""
+TRITON_SOURCE = """
+import triton
+
+@triton.jit
+def rows(x):
+    pass
+
+@triton.autotune(configs=[], key=[])
+@triton.jit
+def more():
+    pass
+
+def helper():
+    pass
+"""
+
+
+def kernels(*rows):
+    return [{"name": name, "us": us, "calls": calls} for name, us, calls in rows]
+
+
+def test_the_share_of_own_kernels_on_a_device_goes_by_their_names():
+    library = ("ampere_sgemm_128x64_tn", 60.0, 1)
+    own = ("void (anonymous namespace)::softmax<float, 4>(float*)", 30.0, 1), ("rows_0d1d", 10.0, 2)
+    names = kernel_names([CUDA_SOURCE], TRITON_SOURCE)
+    assert names == {"softmax", "rows", "more"}
+    share, launches = Trace.from_claims({"device": [kernels(*own, library), kernels(library)]}).shares_on_device(names)
+    assert share.own == pytest.approx(0.4)
+    assert share.library == pytest.approx(0.6)
+    assert launches == (3, 0)
+
+
+def test_what_a_profiler_claims_may_be_anything():
+    assert Trace.from_claims({"device": None}).shares_on_device({"softmax"}) is None
+    hostile = {"device": [[{"name": 3, "us": float("nan"), "calls": 1}, {"us": -1.0, "calls": 1}, 7], "x"]}
+    assert Trace.from_claims(hostile).shares_on_device({"softmax"}) is None
+    assert kernel_names([], "def broken(:") == set()
+
+
+def test_a_device_is_looked_at_after_a_fault(judge, session, monkeypatch):
+    assert judge(candidate("raise ValueError('no')"), time=False).verdict.status is Status.RUNTIME_ERROR
+    dead = WorkerFailed(Failure("timeout", "probe", "it does not answer"), "probe")
+
+    def probe(workers):
+        raise dead
+
+    monkeypatch.setattr(Workers, "probe", probe)
+    with pytest.raises(MachineError, match="does not compute any more after a candidate's fault: it does not answer"):
+        judge(candidate("raise ValueError('no')"), time=False)

@@ -150,3 +150,27 @@ def test_the_host_is_described():
     described = describe_host()
     assert {"bubblewrap", "control groups", "landlock", "seccomp", "user namespaces"} <= set(described)
     assert all(described.values())
+
+
+def a_device() -> str:
+    """A device file that no sandbox shows by itself."""
+    usual = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
+    names = sorted(name for name in os.listdir("/dev") if name not in usual)
+    return next((f"/dev/{name}" for name in names if stat.S_ISCHR(os.lstat(f"/dev/{name}").st_mode)), "")
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+def test_devices_are_for_those_who_may_see_them(warm):
+    path = a_device()
+    assert path, "no device file to try this with"
+    with open_sandbox("bwrap", devices=(path,)) as sandbox:
+        seen = sandbox.run(["stat", "-c", "%F", path], limits=Limits(devices=True), warm=warm)
+        assert seen.stdout == b"character special file\n", seen.stderr
+        hidden = sandbox.run(["stat", "-c", "%F", path], limits=Limits(), warm=warm)
+        assert hidden.returncode != 0
+        assert b"No such file" in hidden.stderr
+
+
+def test_containers_show_no_devices():
+    with pytest.raises(UsageError, match="shows no devices"):
+        open_sandbox("docker", devices=("/dev/kvm",))
