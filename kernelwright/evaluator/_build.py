@@ -35,6 +35,7 @@ MAX_PRODUCT_BYTES = 32 << 20
 _CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
 _LOG_BYTES = 16_000
 _ARCHITECTURE = "sm_90"  # that CUDA sources must compile for
+_EXTENSION_TIMES = 4  # so much longer may an extension for a device take, for which torch's headers are read twice
 _BUILD_TRIES = 3  # where the compiler is killed and no limit of ours did it
 
 
@@ -68,9 +69,12 @@ class BuildService:
         self._memory_bytes = memory_bytes
         self._headers = PrecompiledHeaders(sandbox, cache_dir, self._limits())
 
-    def _limits(self) -> Limits:
+    def _limits(self, times: int = 1) -> Limits:
         return Limits(
-            wall_s=self._timeout_s, output_bytes=MAX_PRODUCT_BYTES, memory_bytes=self._memory_bytes, allow_exec=True
+            wall_s=times * self._timeout_s,
+            output_bytes=MAX_PRODUCT_BYTES,
+            memory_bytes=self._memory_bytes,
+            allow_exec=True,
         )
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
@@ -168,7 +172,8 @@ class BuildService:
         stored = self._cache.load(key)
         if stored is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
-        return self._compile(key, command, files, started)
+        limits = self._limits(_EXTENSION_TIMES if request.language == "torch_cuda_extension" else 1)
+        return self._compile(key, command, files, started, limits)
 
     def device_code(self, source: str, name: str, architecture: str) -> bytes:
         """Machine code of a kernel of our own.
@@ -223,10 +228,12 @@ class BuildService:
             stored = made.product, made.log
         return Assembled(stored[1], stored[0].decode(errors="replace"))
 
-    def _compile(self, key: str, command: list[str], files: Mapping[str, bytes], started: float) -> BuildOutcome:
+    def _compile(
+        self, key: str, command: list[str], files: Mapping[str, bytes], started: float, limits: Limits | None = None
+    ) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"
         for _ in range(_BUILD_TRIES):
-            done = self._sandbox.run(["/bin/sh", "-c", script], files=files, limits=self._limits(), warm=True)
+            done = self._sandbox.run(["/bin/sh", "-c", script], files=files, limits=limits or self._limits(), warm=True)
             if not (done.reason == "signal" or b"Killed signal" in done.stderr):
                 break
         seconds = time.monotonic() - started

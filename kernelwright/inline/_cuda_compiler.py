@@ -124,19 +124,19 @@ def extension_command(
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise BuildError("torch is not installed in this interpreter, so its headers are missing: pip install torch")
-    root, toolkit = spec.submodule_search_locations[0], os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+    root = spec.submodule_search_locations[0]
     folders = [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
     options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
     defines = ["-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"]
-    host = ["g++", "-std=c++20", "-O2", "-fPIC", "-w", *(flag for flag in options if flag.startswith("-D")), *defines]
-    host += [f"-isystem{folder}" for folder in (*folders, f"{toolkit}/include")]
-    device = [nvcc, f"-arch={architecture}", "-std=c++20", "-O3", "-Xcompiler", "-fPIC", "-w", *_VERBOSE, *options]
-    device += ["--expt-relaxed-constexpr", "--expt-extended-lambda", *defines, *(f"-isystem={f}" for f in folders)]
-    libraries = [name for name in _TORCH_LIBRARIES if os.path.exists(f"{root}/lib/lib{name}.so")]
-    link = ["g++", "-shared", "-o", out, f"{out}.host.o", f"{out}.device.o", f"-L{root}/lib", f"-L{toolkit}/lib64"]
-    link += [*(f"-l{name}" for name in libraries), "-lcudart"]
+    both = [nvcc, "-std=c++20", "-Xcompiler", "-fPIC", "-w", *defines, *(f"-isystem={folder}" for folder in folders)]
+    host = [*both, "-O2", *(flag for flag in options if flag.startswith("-D")), "-x", "c++"]
+    device = [*both, f"-arch={architecture}", "-O3", *_VERBOSE, *options, "-x", "cu"]
+    device += ["--expt-relaxed-constexpr", "--expt-extended-lambda"]
+    libraries = [f"-l{name}" for name in _TORCH_LIBRARIES if os.path.exists(f"{root}/lib/lib{name}.so")]
+    link = [nvcc, "-shared", "--cudart=shared", "-o", out, f"{out}.host.o", f"{out}.device.o", f"-L{root}/lib"]
+    link += libraries
     compile_host = shlex.join([*host, "-c", sources[0], "-o", f"{out}.host.o"])
-    compile_device = shlex.join([*device, "-x", "cu", "-c", sources[1], "-o", f"{out}.device.o"])
+    compile_device = shlex.join([*device, "-c", sources[1], "-o", f"{out}.device.o"])
     script = f"{compile_host} & other=$!; {compile_device} && wait $other && {shlex.join(link)}"
     return ["/bin/sh", "-c", script]
 

@@ -1,0 +1,111 @@
+"""Which accelerator is here, by what nvidia-smi prints; and what is built for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelwright.config import Settings
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator._build import BuildService
+from kernelwright.evaluator._device import REHEARSAL, find_device, parse_state, read_state
+from kernelwright.inline import BuildError, cuda_compiler
+
+H100 = "0, NVIDIA H100 80GB HBM3, GPU-11111111-2222-3333-4444-555555555555, 9.0, 81559, 580.159.04, Disabled\n"
+A100 = "1, NVIDIA A100-SXM4-40GB, GPU-99999999-2222-3333-4444-555555555555, 8.0, 40960, 580.159.04, [N/A]\n"
+
+
+def find(text, **env):
+    return find_device(lambda arguments: text, env)
+
+
+def test_the_first_device_is_taken():
+    device = find(H100 + A100)
+    assert (device.name, device.architecture, device.torch_name) == ("NVIDIA H100 80GB HBM3", "sm_90a", "cuda:0")
+    assert device.memory_bytes == 81559 << 20
+    assert device.driver == "580.159.04"
+    assert device.is_gpu
+    assert [device.serves(backend) for backend in ("cpp", "triton", "cuda")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("visible", "architecture"),
+    [("1", "sm_80"), ("GPU-99999999-2222-3333-4444-555555555555", "sm_80"), ("0,1", "sm_90a"), ("7", None)],
+)
+def test_the_environment_chooses(visible, architecture):
+    device = find(H100 + A100, CUDA_VISIBLE_DEVICES=visible)
+    assert (device.architecture if device else None) == architecture
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_the_environment_hides_all(visible):
+    assert find(H100, CUDA_VISIBLE_DEVICES=visible) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "No devices were found\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+        "0, Some GPU, GPU-1, [N/A], 81559, 1, Disabled\n",
+        "a,b,c,d,e,f,g\n\n,,,,,,",
+    ],
+)
+def test_no_device_is_no_error(text):
+    assert find(text) is None
+
+
+def test_the_state_is_read_and_what_is_unknown_left_out():
+    text = "1980 MHz, 2619 MHz, 1980 MHz, 41, 118.52 W, 0x0000000000000000, [N/A]\n"
+    state = parse_state(text)
+    assert state["clocks.sm"] == "1980 MHz"
+    assert state["temperature.gpu"] == "41"
+    assert "utilization.gpu" not in state
+    assert parse_state("") == parse_state("1, 2\n") == {}
+    asked = []
+    read_state(find(H100), lambda arguments: asked.append(arguments) or text)
+    assert not any(word.startswith(("-", "--")) and "query" not in word and "format" not in word and "id=" not in word
+                   for word in asked[0])  # fmt: skip
+    assert read_state(REHEARSAL) == {}
+
+
+def test_settings_choose_the_device(tmp_path):
+    settings = Settings.load(flags={"cache_dir": str(tmp_path), "sandbox": "none"}, env={})
+    with Referee(settings.with_values(device="none")) as referee:
+        assert referee.device is None
+    with Referee(settings.with_values(device="rehearsal")) as referee:
+        assert referee.device == REHEARSAL
+        assert referee.environment_of(referee.device).id != referee.environment.id
+
+
+@pytest.fixture(scope="module")
+def for_hopper(referee):
+    try:
+        cuda_compiler()
+    except BuildError as error:
+        pytest.skip(f"no CUDA compiler here: {error.message}")
+    cache = referee.settings.cache_dir / "hopper"
+    return BuildService(referee.sandbox, cache, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
+
+
+def test_a_kernel_is_built_for_the_device_that_is_here(for_hopper):
+    message = {"language": "cuda", "flags": ["-use_fast_math"], "name": "twice"}
+    source = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
+    built = for_hopper.build(message, source)
+    assert built.product is not None, built.log
+    assert built.product.startswith(b"\x7fELF")
+    assert b".text.twice" in built.product
+    assert "registers" in built.log
+    assert for_hopper.build(message, source).cached
+
+
+def test_the_digest_compiles_for_every_architecture(for_hopper):
+    source = (Referee.__init__.__globals__["_DIGEST_SOURCE"]).read_text()
+    for architecture in ("sm_80", "sm_90a", "sm_100"):
+        assert b".text.kw_digest" in for_hopper.device_code(source, "kw_digest", architecture)
+
+
+def test_what_does_not_compile_says_why(for_hopper):
+    built = for_hopper.build({"language": "cuda", "flags": [], "name": "f"}, "__global__ void f( {")
+    assert built.product is None
+    assert "error" in built.log
