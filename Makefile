@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-adversarial test-docker check format clean
+.PHONY: help setup demo test test-adversarial test-docker test-gpu check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -16,8 +16,8 @@ demo: setup ## optimise ten built-in problems on this CPU and print the winners
 
 test: setup ## run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
-		-m "not alone and not adversarial and not docker"
-	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker"
+		-m "not alone and not adversarial and not docker and not gpu"
+	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker and not gpu"
 
 test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here
 	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py
@@ -26,6 +26,10 @@ test-adversarial: setup ## every attack, with and without the screen, in every s
 
 test-docker: setup ## the container sandbox, on an engine of its own (root; docker.io or podman)
 	@scripts/with_docker.sh $(BIN)/python -m pytest -rs -m docker tests/sandbox/test_sandbox_docker.py
+
+test-gpu: ## what needs a GPU; without one it says so and ends with 3. GPU_PYTHON: an interpreter with torch for CUDA
+	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
+	@PYTHONPATH="$(CURDIR)" $(or $(GPU_PYTHON),$(BIN)/python) scripts/test_gpu.py || exit $$?
 
 check: setup ## formatting, lint, strict types, direction of imports
 	@$(BIN)/ruff format --check .

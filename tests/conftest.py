@@ -6,9 +6,12 @@ was left behind on the machine.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ["KERNELWRIGHT_DEVICE"] = "none"  # what there is no device for is tested so on a machine that has one, too
 
 TESTS = Path(__file__).parent
 PLACES = (

@@ -84,10 +84,15 @@ def _cpu_name() -> str:
 
 
 def _gpu() -> Check:
-    line = _first_line(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-    if line:
-        return Check("gpu", "ok", line)
-    return Check("gpu", "absent", "no NVIDIA device", "C++ kernels for this CPU work all the same")
+    from kernelwright.evaluator import find_device, read_state
+
+    device = find_device()
+    if device is None:
+        hint = "C++ kernels are timed on this CPU; Triton and CUDA are compiled and checked, and never given a time"
+        return Check("gpu", "absent", "no NVIDIA device", hint)
+    memory = f"{device.memory_bytes / 2**30:.0f} GiB"
+    state = ", ".join(f"{name} {value}" for name, value in read_state(device).items())
+    return Check("gpu", "ok", f"{device.name} ({device.architecture}, {memory}), driver {device.driver}; {state}")
 
 
 def _first_line(command: list[str]) -> str:
@@ -107,7 +112,13 @@ def _tools() -> Iterator[Check]:
     yield Check("g++", "ok" if compiler else "missing", compiler or "not found", "apt install g++")
     bubblewrap = _first_line(["bwrap", "--version"])
     yield Check("bubblewrap", "ok" if bubblewrap else "absent", bubblewrap or "not found", "apt install bubblewrap")
-    for tool, what in (("docker", "sandbox"), ("nvcc", "CUDA backend"), ("ptxas", "CUDA backend"), ("ncu", "profiles")):
+    for tool, what in (
+        ("docker", "sandbox"),
+        ("nvcc", "CUDA backend"),
+        ("ptxas", "CUDA backend"),
+        ("ncu", "profiles"),
+        ("compute-sanitizer", "checks of winners on a GPU"),
+    ):
         line = _first_line([tool, "--version"])
         yield Check(tool, "ok" if line else "absent", line or f"not found (optional, {what})")
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelwright.evaluator._device import Device, find_device, read_state
     from kernelwright.evaluator._environment import environment
     from kernelwright.evaluator._metrics import fast_p, geometric_mean, pass_at_k, sol_score
     from kernelwright.evaluator._referee import BASELINES, EvaluatorPool, Referee
@@ -16,25 +17,31 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINES",
+    "Device",
     "EvaluatorPool",
     "ProblemSession",
     "Referee",
     "environment",
     "fast_p",
+    "find_device",
     "geometric_mean",
     "pass_at_k",
+    "read_state",
     "sol_score",
 ]
 
 _HOMES = {
     "BASELINES": "_referee",
+    "Device": "_device",
     "EvaluatorPool": "_referee",
     "ProblemSession": "_session",
     "Referee": "_referee",
     "environment": "_environment",
     "fast_p": "_metrics",
+    "find_device": "_device",
     "geometric_mean": "_metrics",
     "pass_at_k": "_metrics",
+    "read_state": "_device",
     "sol_score": "_metrics",
 }
 

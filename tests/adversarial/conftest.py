@@ -63,6 +63,7 @@ def judges(tmp_path_factory):
     settings = Settings.load(
         flags={
             "cache_dir": str(tmp_path_factory.mktemp("cache")),
+            "device": "none",
             "sandbox": SANDBOX,
             "looks": (12,),
             "window_ms": 1.0,

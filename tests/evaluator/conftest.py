@@ -15,6 +15,7 @@ def referee(tmp_path_factory):
     settings = Settings.load(
         flags={
             "cache_dir": str(tmp_path_factory.mktemp("cache")),
+            "device": "none",
             "looks": (8, 12),
             "window_ms": 0.5,
             "call_timeout_s": 8.0,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from kernelwright.config import Settings
@@ -10,6 +15,7 @@ from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._device import REHEARSAL, find_device, parse_state, read_state
 from kernelwright.inline import BuildError, cuda_compiler
 
+ROOT = Path(__file__).parents[2]
 H100 = "0, NVIDIA H100 80GB HBM3, GPU-11111111-2222-3333-4444-555555555555, 9.0, 81559, 580.159.04, Disabled\n"
 A100 = "1, NVIDIA A100-SXM4-40GB, GPU-99999999-2222-3333-4444-555555555555, 8.0, 40960, 580.159.04, [N/A]\n"
 
@@ -67,6 +73,14 @@ def test_the_state_is_read_and_what_is_unknown_left_out():
     assert not any(word.startswith(("-", "--")) and "query" not in word and "format" not in word and "id=" not in word
                    for word in asked[0])  # fmt: skip
     assert read_state(REHEARSAL) == {}
+
+
+def test_the_tests_for_a_gpu_say_that_they_need_one():
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "scripts/test_gpu.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 3
+    assert "test-gpu needs an NVIDIA GPU" in done.stderr
 
 
 def test_settings_choose_the_device(tmp_path):
