@@ -23,8 +23,8 @@ def main() -> int:
     missing = [name for name in ("torch", "triton", "pytest") if importlib.util.find_spec(name) is None]
     if missing or subprocess.run([sys.executable, "-c", _ASK_TORCH], check=False).returncode:
         print(
-            f"test-gpu needs a build of torch for CUDA, and triton and pytest, in {sys.executable}: install them there, "
-            "or name another interpreter that has them (make test-gpu GPU_PYTHON=/path/to/python)",
+            f"test-gpu needs torch built for CUDA, triton and pytest in {sys.executable}: install them there, or name "
+            "another interpreter that has them: make test-gpu GPU_PYTHON=/path/to/python",
             file=sys.stderr,
         )
         return NO_DEVICE
