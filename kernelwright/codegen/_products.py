@@ -45,7 +45,7 @@ def _writable(step: Step, program: Program) -> bool:
     value = step.values[0]
     if step.kind == "conv":
         return value.attrs["groups"].equals(1) and all(_plain_memory(a, program.variants) for a in value.args)
-    return _layout(value, program.variants) is not None
+    return matrix_layout(value, program.variants) is not None
 
 
 def _plain_memory(value: Value, variants: int) -> bool:
@@ -96,7 +96,7 @@ def _access(value: Value, index: Index, variants: int) -> tuple[Value, Affine] |
     return value, linearise(index, value.shape, variants)
 
 
-def _layout(value: Value, variants: int) -> Layout | None:
+def matrix_layout(value: Value, variants: int) -> Layout | None:
     """The access pattern of a product, or None where an operand is no strided matrix."""
     left, right = value.args
     leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
@@ -286,7 +286,7 @@ _GEMM = """
 def gemm_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
     """A matrix product with its epilogue."""
     value = step.values[0]
-    layout = _layout(value, variants)
+    layout = matrix_layout(value, variants)
     assert layout is not None
     tail = _tail(step, name, title, options, _RESERVED)
     arguments, names = _operands([("a", layout.left[0]), ("b", layout.right[0])], tail)
