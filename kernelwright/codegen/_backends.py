@@ -32,8 +32,9 @@ def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None, *, b
 
 def schedule_space(graph: Graph, *, backend: str = "cpp") -> dict[str, list[KnobValue]]:
     """The choices of a graph and their values, the default first in each."""
-    schedules = _SCHEDULES[_known(backend)]
-    return {name: list(schedules.CHOICES[name]) for name in schedules.relevant(graph)}
+    schedule = _SCHEDULES[_known(backend)]
+    choices = schedule.choices(graph)
+    return {name: list(choices[name]) for name in schedule.relevant(graph)}
 
 
 def default_schedule(graph: Graph, *, backend: str = "cpp") -> dict[str, KnobValue]:

@@ -70,7 +70,10 @@ class ForwardWriter:
 
     def _argument(self, argument: Argument, names: Mapping[Value, str]) -> str:
         if argument.kind == "tensor":
-            return names.get(argument.value) or self.memory(argument.value)
+            value = argument.value
+            if value.is_view and value not in self.variables:
+                return f"{self.tensor(value)}.contiguous()"
+            return names.get(value) or self.memory(value)
         if argument.kind == "size":
             return self.sizes.expr(argument.value)
         if argument.kind == "number":

@@ -30,6 +30,11 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
 CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB", "STRIPE")
 
 
+def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
+    """Every choice with its values, the default first."""
+    return CHOICES
+
+
 def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     """A schedule with defaults for what it doesn't name.
 

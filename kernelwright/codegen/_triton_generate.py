@@ -29,7 +29,7 @@ from kernelwright.codegen._triton_templates import pool_kernel, scan_kernel
 from kernelwright.codegen._triton_tiles import Kernel
 from kernelwright.records import KnobValue
 
-_OWN_KINDS = ("nest", "pool", "scan", "own_matmul")
+_OWN_KINDS = ("nest", "pool", "scan", "own_matmul", "own_conv")
 _IMPORTS = ["", "import triton", "import triton.language as tl"]
 
 
@@ -43,7 +43,7 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
     Raises:
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
     """
-    options = complete(schedule or {})
+    options = complete(graph, schedule or {})
     plan = make_plan(graph, options)
     emitter = _Emitter(graph, plan, options)
     for step in plan.steps:
@@ -83,7 +83,7 @@ class _Emitter:
         variants = self.graph.variants
         if step.nest is not None:
             return nest_kernels(step.nest, name, title, self.options)
-        if step.kind == "own_matmul":
+        if step.kind in ("own_matmul", "own_conv"):
             return [gemm_kernel(step, name, title, variants)]
         template = pool_kernel if step.kind == "pool" else scan_kernel
         return [template(step.values[0], name, title, variants)]

@@ -15,6 +15,7 @@ from kernelwright.records import KnobValue
 CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "fusion": ("full", "rows", "none"),
     "gemm": ("own", "library"),
+    "conv": ("library", "own"),
     "attention": ("decomposed", "library"),
     "rows": ("whole", "blocks"),
     "fast_math": (False, True),
@@ -31,12 +32,23 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "GEMM_STAGES": (3, 1, 2, 4),
 }
 CONSTANTS = tuple(name for name in CHOICES if name.isupper())
-# Read by the steps that both emitters share; nothing here writes convolutions, and what is written is always fresh.
-_FIXED = {"backend": "triton", "conv": "library", "in_place": False}
+_FIXED = {"backend": "triton", "in_place": False}  # read by the steps that both emitters share
 _APPROXIMATE = {"exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "sigmoid", "silu", "mish", "softplus", "gelu_tanh"}
 
 
-def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
+def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
+    """Every choice with its values, the default for this graph first."""
+    if _is_convolution(graph):
+        return {**CHOICES, "conv": ("own", "library")}
+    return CHOICES
+
+
+def _is_convolution(graph: Graph) -> bool:
+    """True where nothing but one convolution is computed: with that in torch, there would be no kernel."""
+    return len(graph.nodes) == 1 and graph.nodes[0].op.startswith("conv")
+
+
+def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     """A schedule with defaults for what it doesn't name.
 
     Raises:
@@ -49,12 +61,12 @@ def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
             raise CodegenError(
                 f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, CHOICES[name]))}"
             )
-    return {**{name: schedule.get(name, values[0]) for name, values in CHOICES.items()}, **_FIXED}
+    return {**{name: schedule.get(name, values[0]) for name, values in choices(graph).items()}, **_FIXED}
 
 
 def relevant(graph: Graph) -> tuple[str, ...]:
     """The choices that make a difference to this graph's candidate."""
-    plan = make_plan(graph, complete({}))
+    plan = make_plan(graph, complete(graph, {}))
     nests = [n for step in plan.steps for n in (step.nest, step.epilogue) if n is not None]
     kinds = {step.kind for step in plan.steps}
     names = {name for nest in nests for name in _of_nest(nest)}
@@ -62,8 +74,10 @@ def relevant(graph: Graph) -> tuple[str, ...]:
         names.add("fusion")
     if any(e.value.op in _APPROXIMATE for nest in nests for e in nest.order):
         names.add("fast_math")
-    if "own_matmul" in kinds:
-        names |= {"gemm", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "GEMM_WARPS", "GEMM_STAGES"}
+    names |= {"gemm"} if "own_matmul" in kinds else set()
+    names |= {"conv"} if kinds & {"conv", "own_conv"} else set()
+    if kinds & {"own_matmul", "own_conv"}:
+        names |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "GEMM_WARPS", "GEMM_STAGES"}
     if "pool" in kinds:
         names |= {"BLOCK", "WARPS"}
     if "scan" in kinds:
