@@ -5,24 +5,25 @@ from __future__ import annotations
 from kernelwright.codegen._ir import Value
 from kernelwright.codegen._nest import Expr, Nest
 from kernelwright.codegen._partition import Step, root
-from kernelwright.codegen._products import Layout, matrix_layout
-from kernelwright.codegen._size import Affine, Loop, linearise, product
+from kernelwright.codegen._products import Layout, split_layout
+from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 from kernelwright.codegen._triton_tiles import Axis, Kernel, TileWriter
 
 _LOCALS = {"batch", "line", "depth", "left", "right", "right_inside", "program", "first", "within", "height"}
-_LOCALS |= {"tiles_m", "tiles_n", "x_start", "y_start", "x", "y"}
+_LOCALS |= {"tiles_m", "tiles_n"}
+_IMAGE_LOCALS = {"x_start", "y_start", "x", "y"}
 _CONSTANTS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 
 
 def gemm_kernel(step: Step, name: str, title: str, variants: int) -> Kernel:
     """The kernel of a product or a convolution and its epilogue."""
     value = step.values[0]
-    layout = _filters(value, variants) if value.op == "conv" else matrix_layout(value, variants)
+    layout = _filters(value, variants) if value.op == "conv" else split_layout(value, variants)
     assert layout is not None  # the partition has asked already
     nest = step.epilogue or _plain(value, layout, variants)
     axes = [Axis("row", nest.outer), Axis("column", nest.inner)]
     writer = TileWriter(nest, axes, given={value: "acc"})
-    writer.names_taken |= _LOCALS
+    writer.names_taken |= _LOCALS | (_IMAGE_LOCALS if value.op == "conv" else set())
     (left, _), (right, _) = layout.left, layout.right
     writer.arguments_first([left, right, *nest.loads(), *(v for v, _, _ in nest.stores)])
     _tiles(writer, layout, writer.program(left, right))
@@ -98,18 +99,17 @@ def _tiles(writer: TileWriter, layout: Layout, program: str) -> None:
         writer.emit(f"{index}_inside = {index} < {size}")
 
 
-def _accumulate(
-    writer: TileWriter, layout: Layout, dtype: str, gathered: tuple[list[str], str, str] | None
-) -> None:
+def _accumulate(writer: TileWriter, layout: Layout, dtype: str, gathered: tuple[list[str], str, str] | None) -> None:
     """The loop over the depth; ``gathered`` says how the right side is read where it is no matrix."""
-    depth = writer.sizes.expr(layout.k.extent, "depth_size")
+    inner = layout.inner.extent if layout.inner else Size.const(1, len(layout.k.extent.values))
+    depth = writer.sizes.expr(layout.k.extent * inner, "depth_size")
     precision = ', input_precision="ieee"' if dtype == "float32" else ""
     writer.emit("acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)")
     writer.open(f"for start in range(0, {depth}, BLOCK_K):")
     writer.emit("depth = start + tl.arange(0, BLOCK_K)")
-    _load_side(writer, "left", layout.left, {layout.m: "row", layout.k: "depth[None, :]"}, depth)
+    _load_side(writer, "left", layout, layout.left, (layout.m, "row", "[None, :]"), depth)
     if gathered is None:
-        _load_side(writer, "right", layout.right, {layout.n: "column", layout.k: "depth[:, None]"}, depth)
+        _load_side(writer, "right", layout, layout.right, (layout.n, "column", "[:, None]"), depth)
     else:
         lines, place, inside = gathered
         for line in lines:
@@ -121,11 +121,21 @@ def _accumulate(
 
 
 def _load_side(
-    writer: TileWriter, name: str, side: tuple[Value, Affine], variables: dict[Loop, str], depth_size: str
+    writer: TileWriter,
+    name: str,
+    layout: Layout,
+    side: tuple[Value, Affine],
+    across: tuple[Loop, str, str],
+    depth_size: str,
 ) -> None:
-    value, position = side
-    place = writer.sizes.affine(position, {**writer.variables, **variables}, offset=True)
-    index, depth = variables.values()
+    (value, position), (loop, index, subscript) = side, across
+    depth = f"depth{subscript}"
+    writer.variables |= {loop: index, layout.k: depth}
+    if layout.inner is not None:
+        size = writer.sizes.expr(layout.inner.extent, "depth_inner")
+        writer.variables |= {layout.k: f"{depth} // {size}", layout.inner: f"{depth} % {size}"}
+        writer.walks = [w for w in writer.walks if layout.k not in w[1]] + [(depth, [layout.k, layout.inner])]
+    place = writer.position(position)
     mask = f"{index}_inside & ({depth} < {depth_size})"
     writer.emit(f"{name} = tl.load({writer.tensor(value)} + {place}, mask={mask}, other=0)")
 

@@ -35,16 +35,12 @@ def _pool(
     if len(x.shape) < rank + 1 or x.dtype not in b.floats:
         raise Unsupported("pooling of this rank or dtype")
     window = _window(b, kernel, rank)
-    attrs = {
-        "kind": kind,
-        "kernel": window,
-        "stride": window if stride in (None, ()) else _window(b, stride, rank),
-        "padding": _window(b, padding, rank, 0),
-        "dilation": _window(b, dilation, rank),
-    }
-    columns = [attrs[key] for key in ("kernel", "stride", "padding", "dilation")]
-    spatial = [pooled_size(x.shape[d - rank], *(c[d] for c in columns), ceil) for d in range(rank)]
-    return b.make("pool", (x,), (*x.shape[:-rank], *spatial), x.dtype, f"{kind}_pool", **attrs, **more)
+    steps = window if stride in (None, ()) else _window(b, stride, rank)
+    border, gaps = _window(b, padding, rank, 0), _window(b, dilation, rank)
+    columns = zip(x.shape[-rank:], window, steps, border, gaps, strict=True)
+    spatial = [pooled_size(size, k, step, pad, gap, ceil) for size, k, step, pad, gap in columns]
+    attrs = {"kind": kind, "kernel": window, "stride": steps, "padding": border, "dilation": gaps, **more}
+    return b.make("pool", (x,), (*x.shape[:-rank], *spatial), x.dtype, f"{kind}_pool", **attrs)
 
 
 @lowering("max_pool1d", "max_pool2d", "max_pool3d", table=TRITON_TABLE)

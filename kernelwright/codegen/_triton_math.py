@@ -62,8 +62,13 @@ POINTWISE: dict[str, str] = {
     "isinf": 'tl.abs({0}) == float("inf")',
     "copy": "{0}",
 }
-_INTEGER = {"maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})", "remainder": "({0} % {1} + {1}) % {1}",
-            "isnan": "({0} != {0})", "isinf": "({0} != {0})"}  # fmt: skip
+_INTEGER = {
+    "maximum": "tl.maximum({0}, {1})",
+    "minimum": "tl.minimum({0}, {1})",
+    "remainder": "({0} % {1} + {1}) % {1}",  # the sign of the divisor, where % has that of the dividend
+    "isnan": "{0} != {0}",
+    "isinf": "{0} != {0}",
+}
 _DOUBLE = {
     "sqrt": "tl.sqrt({0})",  # sqrt_rn is for float32; this is exact for float64
     # erfc instead of 1 + erf: in the lower tail that sum cancels
@@ -116,11 +121,11 @@ def kw_gelu_tanh(x):
     """x / 2 * (1 + tanh(z)) = x / (1 + exp(-2 z)), with z = sqrt(2 / pi) * (x + 0.044715 x^3)."""
     return x / (1.0 + libdevice.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
 ''',
-    "kw_multiply": '''
+    "kw_multiply": """
 @triton.jit
 def kw_multiply(x, y):
     return x * y
-''',
+""",
 }
 
 

@@ -44,7 +44,7 @@ def pool_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
     lines = [f"at = {_program([x, value], variants)} * BLOCK + tl.arange(0, BLOCK)", f"at_inside = at < {n}"]
     lines += _decoded(value, letters, sizes, variants)
     largest = value.attrs["kind"] == "max"
-    lines.append(f'result = tl.full([BLOCK], {_start(largest)}, tl.float32)')
+    lines.append(f"result = tl.full([BLOCK], {_start(largest)}, tl.float32)")
     counted = not largest and not value.attrs["include_pad"]
     lines += ["count = tl.full([BLOCK], 0.0, tl.float32)"] if counted else []
     lines += _window(x, value, letters, sizes, counted)
@@ -125,7 +125,7 @@ def scan_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
         f"for start in range(0, {steps}, BLOCK):",
         f"    step = start + tl.arange(0, BLOCK){along}",
         f"    inside = row_inside & (step < {steps})",
-        f"    at = base + step" + ("" if rows else f" * {sizes.expr(width, 'width')}"),
+        "    at = base + step" + ("" if rows else f" * {sizes.expr(width, 'width')}"),
         f"    value = tl.load(x + at, mask=inside, other={start}).to(tl.float32)",
         f"    tl.store(out + at, carry {join} tl.{kind}(value, {axis}), mask=inside)",
         f"    carry {join}= {total}",

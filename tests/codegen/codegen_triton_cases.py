@@ -124,7 +124,9 @@ def inputs_that_are_not_contiguous():
 
 @case
 def integers_and_masks():
-    forward = "# x m i\nreturn (i * 2 + 1, (i % 5).float() * x, x.masked_fill(m, 0.0), m & (x > 0), i.sum(-1), x[i[0] % 3])"
+    forward = (
+        "# x m i\nreturn (i * 2 + 1, (i % 5).float() * x, x.masked_fill(m, 0.0), m & (x > 0), i.sum(-1), x[i[0] % 3])"
+    )
     built = build(forward, "torch.randn(6, 9), torch.rand(6, 9) > 0.5, torch.randint(-9, 9, (6, 9))")
     built.check()
 
@@ -199,7 +201,13 @@ def totals_have_the_same_bits_every_time():
 
 @case
 def running_sums_and_products():
-    expressions = ["x.cumsum(-1)", "x.cumsum(0)", "x.cumsum(1)", "(x * 0.1 + 1).cumprod(-1)", "(x * 0.1 + 1).cumprod(1)"]
+    expressions = [
+        "x.cumsum(-1)",
+        "x.cumsum(0)",
+        "x.cumsum(1)",
+        "(x * 0.1 + 1).cumprod(-1)",
+        "(x * 0.1 + 1).cumprod(1)",
+    ]
     for schedule in ({}, {"TILE": 1024, "COLUMNS": 128}):
         built = build(returned(expressions), "torch.randn(3, 70, 33)", schedule)
         assert not built.in_torch()
@@ -353,7 +361,8 @@ def fast_math_is_right_where_the_interpreter_can_tell():
 @case
 def every_choice_of_a_schedule_is_right():
     source = problem(
-        "y = F.linear(x, self.w, self.b).softmax(-1)\nreturn y, y.sum(0), F.mse_loss(y, y * 0.5), F.max_pool2d(y[None], 2)",
+        "y = F.linear(x, self.w, self.b).softmax(-1)\n"
+        "return y, y.sum(0), F.mse_loss(y, y * 0.5), F.max_pool2d(y[None], 2)",
         "torch.randn(19, 37)",
         init=PARAMETERS,
     )
