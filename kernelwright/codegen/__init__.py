@@ -1,4 +1,4 @@
-"""Kernels without a language model: captured graph in, fused and vectorised C++ candidate out.
+"""Kernels without a language model: captured graph in, fused C++ or Triton candidate out.
 
 The capture (``_capture.py``) and TorchInductor's sources (``_inductor.py``) are worker-side entries: they import torch
 and run the problem's code, so they are named to the sandbox as ``kernelwright.codegen._capture:capture_entry`` and
@@ -7,10 +7,10 @@ and run the problem's code, so they are named to the sandbox as ``kernelwright.c
 
 from __future__ import annotations
 
+from kernelwright.codegen._backends import default_schedule, generate, schedule_space
 from kernelwright.codegen._cost import cost
-from kernelwright.codegen._generate import Generated, generate
+from kernelwright.codegen._file import Generated
 from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._schedule import default_schedule, schedule_space
 from kernelwright.codegen._seed import inductor_seed
 
 CAPTURE_ENTRY = "kernelwright.codegen._capture:capture_entry"

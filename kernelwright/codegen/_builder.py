@@ -21,7 +21,8 @@ await except finally None True False self torch F math nn lib cpp out acc row be
 FLAGS std omp
 """
 _WORDS = frozenset(_WORDS_TEXT.split())
-_RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
+_RANK: dict[str, float] = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
+HALVES = ("float16", "bfloat16")
 _BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf"}
 
 
@@ -30,10 +31,17 @@ class Unsupported(Exception):
 
 
 class Builder:
-    """Collects values in execution order. ``origin`` is the captured node that is being lowered."""
+    """Collects values in execution order. ``origin`` is the captured node that is being lowered.
 
-    def __init__(self, variants: int) -> None:
+    Args:
+        variants: how many shape variants there are.
+        halves: True where float16 and bfloat16 can be generated.
+    """
+
+    def __init__(self, variants: int, *, halves: bool = False) -> None:
         self.variants = variants
+        self.rank = {**_RANK, **(dict.fromkeys(HALVES, 2.5) if halves else {})}
+        self.floats = ("float32", *(HALVES if halves else ()))  # what heavy operators are generated for
         self.values: list[Value] = []
         self.origin: tuple[str, str] = ("", "")
         self._taken: dict[str, int] = {}
@@ -67,7 +75,7 @@ class Builder:
         shape = self.broadcast([a.shape for a in args if isinstance(a, Value)])
         if dtype is None:
             dtype = "bool" if op in _BOOLEAN else self.promote(args[1:] if op == "where" else args)
-        if dtype not in _RANK:
+        if dtype not in self.rank:
             raise Unsupported(f"dtype {dtype}")
         return self.make(op, args, shape, dtype, name)
 
@@ -75,10 +83,12 @@ class Builder:
         """The result dtype of arithmetic on tensors and numbers."""
         dtypes = [a.dtype for a in args if isinstance(a, Value) and a.shape]
         dtypes = dtypes or [a.dtype for a in args if isinstance(a, Value)]
-        if any(d not in _RANK for d in dtypes):
+        if any(d not in self.rank for d in dtypes):
             raise Unsupported(f"dtype {', '.join(sorted(set(dtypes)))}")
-        best = max(dtypes, key=lambda d: _RANK[d])
-        if best not in ("float32", "float64") and any(isinstance(a, (float, Scalar)) for a in args):
+        if {*HALVES} <= set(dtypes):
+            return "float32"
+        best = max(dtypes, key=lambda d: self.rank[d])
+        if self.rank[best] <= _RANK["int64"] and any(isinstance(a, (float, Scalar)) for a in args):
             return "float32"
         if best == "bool" and any(isinstance(a, int) and not isinstance(a, bool) for a in args):
             return "int64"

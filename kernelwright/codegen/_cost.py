@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kernelwright.codegen._graph import Graph
@@ -11,7 +12,7 @@ from kernelwright.codegen._partition import Step, root
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._schedule import complete
 
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bool": 1}
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1}
 
 
 def count(value: Value) -> int:
@@ -43,8 +44,7 @@ def step_flops(step: Step) -> int:
             weight = value.args[1]
             total += 2 * count(value) * count(weight) // max(weight.shape[0].timed, 1)
         elif value.op == "pool":
-            kernel = value.attrs["kernel"]
-            total += count(value) * kernel[0].timed * kernel[1].timed
+            total += count(value) * math.prod(size.timed for size in value.attrs["kernel"])
         elif value.op == "scan":
             total += count(value)
     for nest in (step.nest, step.epilogue):

@@ -10,7 +10,7 @@ from kernelwright.codegen._graph import Scalar, Symbol
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._names import ForwardSizes
-from kernelwright.codegen._partition import root
+from kernelwright.codegen._partition import Step, root
 from kernelwright.codegen._size import Shape, Size
 
 
@@ -31,7 +31,7 @@ class ForwardWriter:
         for leaf in ranked:
             if leaf.attrs["kind"] != "constant":
                 atoms += [(f"{leaf.name}.shape[{d}]", s) for d, s in enumerate(leaf.shape)]
-        atoms += [(_attribute(name), size) for name, size in attributes.items()]
+        atoms += [(attribute(name), size) for name, size in attributes.items()]
         self.sizes = ForwardSizes(atoms, program.variants)
         self.inputs = [v for v in leaves if v.attrs["kind"] == "input"]
 
@@ -70,7 +70,10 @@ class ForwardWriter:
 
     def _argument(self, argument: Argument, names: Mapping[Value, str]) -> str:
         if argument.kind == "tensor":
-            return names.get(argument.value) or self.memory(argument.value)
+            value = argument.value
+            if value.is_view and value not in self.variables:
+                return f"{self.tensor(value)}.contiguous()"
+            return names.get(value) or self.memory(value)
         if argument.kind == "size":
             return self.sizes.expr(argument.value)
         if argument.kind == "number":
@@ -111,8 +114,9 @@ class ForwardWriter:
         """Name the image size that a convolution or pooling gives, by its formula."""
         source: Value = value.args[0]
         kernel = value.attrs["kernel"] if value.op == "pool" else value.args[1].shape[2:]
-        for d, letter in ((0, "h"), (1, "w")):
-            size, whole = value.shape[-2 + d], source.shape[-2 + d]
+        rank = len(kernel)
+        for d, letter in enumerate("dhw"[-rank:]):
+            size, whole = value.shape[d - rank], source.shape[d - rank]
             pad, gap, step = (value.attrs[key][d] for key in ("padding", "dilation", "stride"))
             reach = gap * (kernel[d] - 1) + 1
             if size.is_const or size in self.sizes.atoms or (whole + pad * 2 - reach) // step + 1 != size:
@@ -139,6 +143,20 @@ class ForwardWriter:
         return repr(value)
 
     # ------------------------------------------------------------------------------------------ library calls
+
+    def library(self, step: Step) -> None:
+        """A step that stays a call into torch."""
+        value = step.values[0]
+        if step.kind == "matmul":
+            self.matmul(value, step.bias)
+        elif step.kind == "conv":
+            self.conv(value, step.bias)
+        elif step.kind == "item":
+            self.item(value)
+        else:
+            self.extern(value)
+        for output in step.outputs:
+            self.variables[output] = self.variables[value]
 
     def matmul(self, value: Value, bias: Value | None = None) -> None:
         """A matrix product by the library."""
@@ -198,12 +216,21 @@ class ForwardWriter:
             if leaf.attrs["kind"] == "input":
                 out += self._input(leaf)
             elif used and leaf.attrs["kind"] == "constant":
-                self.constants.append(f"{leaf.name} = torch.tensor({leaf.attrs['data']!r}, dtype=torch.{leaf.dtype})")
+                out += self._constant(leaf)
             elif used:
-                out.append(f"{leaf.name} = {_attribute(leaf.attrs['target'])}")
+                out.append(f"{leaf.name} = {attribute(leaf.attrs['target'])}")
         if self.sizes.used_variant:
             out.append(self._variant())
         return out
+
+    def _constant(self, leaf: Value) -> list[str]:
+        """Make a constant tensor of the module; what ``forward`` has to do for it."""
+        name = self._constant_name(leaf)
+        self.constants.append(f"{name} = torch.tensor({leaf.attrs['data']!r}, dtype=torch.{leaf.dtype})")
+        return []
+
+    def _constant_name(self, leaf: Value) -> str:
+        return leaf.name
 
     def _input(self, leaf: Value) -> list[str]:
         out = []
@@ -234,7 +261,8 @@ class ForwardWriter:
         return f"variant = {{{', '.join(keys)}}}[{key if len(self.inputs) == 1 else f'({key})'}]"
 
 
-def _attribute(target: str) -> str:
+def attribute(target: str) -> str:
+    """A dotted state_dict name as an expression of ``forward``."""
     text = "self"
     for part in target.split("."):
         text += f"[{part}]" if part.isdigit() else f".{part}"

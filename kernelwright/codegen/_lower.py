@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelwright.codegen import _lower_heavy, _lower_pointwise, _lower_reductions, _lower_views
+from kernelwright.codegen import (
+    _lower_heavy,
+    _lower_pointwise,
+    _lower_reductions,
+    _lower_views,
+    _triton_lower,
+)
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
-from kernelwright.codegen._ir import C_TYPES, Program, Value
-from kernelwright.codegen._registry import TABLE
+from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._registry import TABLE, TRITON_TABLE, Lowering
 
-_REGISTERED = (_lower_heavy, _lower_pointwise, _lower_reductions, _lower_views)  # imported for their registrations
+# Imported for their registrations.
+_REGISTERED = (_lower_heavy, _lower_pointwise, _lower_reductions, _lower_views, _triton_lower)
 
 
-def lower(graph: Graph, keep: frozenset[str] = frozenset()) -> Program:
+def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp") -> Program:
     """Lower a graph. Operators whose base name is in ``keep`` stay torch calls even where a lowering exists."""
-    builder = Builder(graph.variants)
+    builder = Builder(graph.variants, halves=backend == "triton")
+    table = {**TABLE, **TRITON_TABLE} if backend == "triton" else TABLE
     tensors: dict[tuple[str, int], Value] = {}
     for item in graph.inputs:
         attrs = {"kind": item.kind, "target": item.target, "data": item.data, "contiguous": item.info.contiguous}
@@ -29,7 +37,7 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset()) -> Program:
         if not node.outputs:
             continue  # an assertion about the input
         builder.origin = (node.name, node.op)
-        results = _lower_node(builder, node, tensors, keep)
+        results = _lower_node(builder, table, node, tensors, keep)
         for index, value in enumerate(results):
             tensors[node.name, index] = value
     outputs = [tensors[ref.name, ref.index] for ref in graph.outputs]
@@ -37,16 +45,20 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset()) -> Program:
 
 
 def _lower_node(
-    builder: Builder, node: Node, tensors: Mapping[tuple[str, int], Value], keep: frozenset[str]
+    builder: Builder,
+    table: Mapping[str, Lowering],
+    node: Node,
+    tensors: Mapping[tuple[str, int], Value],
+    keep: frozenset[str],
 ) -> list[Value]:
     args = tuple(_resolve(a, tensors) for a in node.args)
     kwargs = {k: _resolve(v, tensors) for k, v in node.kwargs.items()}
     base = node.op.split(".")[0]
-    handler: Callable[..., Any] | None = TABLE.get(node.op) or TABLE.get(base)
+    handler: Callable[..., Any] | None = table.get(node.op) or table.get(base)
     reason = "no template for it yet"
     if base in keep or node.name in keep:
         reason = "left to the library by choice"
-    elif handler is not None and all(o.dtype in C_TYPES for o in node.outputs):
+    elif handler is not None and all(o.dtype in builder.rank for o in node.outputs):
         mark = len(builder.values)
         try:
             result = handler(builder, *args, **kwargs)

@@ -13,7 +13,7 @@ from kernelwright.codegen._size import Size
 
 def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = False) -> Value:
     """``left @ right`` over the last two dims; with ``transposed``, right is given as (..., N, K)."""
-    if left.dtype != "float32" or right.dtype != "float32" or len(right.shape) < 2 or len(left.shape) < 2:
+    if left.dtype not in b.floats or right.dtype != left.dtype or len(right.shape) < 2 or len(left.shape) < 2:
         raise Unsupported("a matrix product of this dtype or rank")
     if right.is_view and right.op == "permute" and not transposed:
         dims = right.attrs["dims"]
@@ -25,7 +25,7 @@ def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = Fals
         raise Unsupported("a batched matrix product that broadcasts")
     columns = right.shape[-2] if transposed else right.shape[-1]
     shape = (*left.shape[:-1], columns)
-    return b.make("matmul", (left, right), shape, "float32", transposed=transposed)
+    return b.make("matmul", (left, right), shape, left.dtype, transposed=transposed)
 
 
 @lowering("matmul", "mm", "bmm")
@@ -111,7 +111,8 @@ def _convolution(
 # ------------------------------------------------------------------------------------------------ pooling
 
 
-def _pooled(size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size, ceil_mode: bool) -> Size:
+def pooled_size(size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size, ceil_mode: bool) -> Size:
+    """How many windows fit along one dim."""
     out = []
     columns = (size.values, kernel.values, stride.values, padding.values, dilation.values)
     for whole, k, step, border, gap in zip(*columns, strict=True):
@@ -131,7 +132,7 @@ def _pool(
     window = _pair(b, kernel)
     steps = window if stride in (None, ()) else _pair(b, stride)
     border, gaps = _pair(b, padding, 0), _pair(b, dilation)
-    spatial = [_pooled(size, window[d], steps[d], border[d], gaps[d], ceil) for d, size in enumerate(x.shape[-2:])]
+    spatial = [pooled_size(size, window[d], steps[d], border[d], gaps[d], ceil) for d, size in enumerate(x.shape[-2:])]
     attrs = {"kind": kind, "kernel": window, "stride": steps, "padding": border, "dilation": gaps, **more}
     return b.make("pool", (x,), (*x.shape[:-2], *spatial), x.dtype, f"{kind}_pool", **attrs)
 

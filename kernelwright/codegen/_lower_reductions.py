@@ -112,7 +112,7 @@ def _norm(b: Builder, x: Value, order: Any = 2, dims: Any = None, keepdim: bool 
 @lowering("cumsum")
 def _cumsum(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Value:
     x = _float_input(b, x, dtype)
-    if x.dtype != "float32":
+    if x.dtype not in b.floats:
         raise Unsupported(f"cumsum of {x.dtype}")
     return b.make("scan", (x,), x.shape, x.dtype, "cumsum", dim=dim_of(x, dim))
 

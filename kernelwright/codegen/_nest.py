@@ -245,6 +245,8 @@ class _Visitor:
         operand: Value = value.args[0]
         dims = value.attrs["dims"]
         scope, loops = self._scope(value, [operand.shape[d] for d in dims], index)
+        if scope != "row" and value.op in ("argmax", "argmin"):
+            raise NotFusible("a position among row values")
         inner = delinearise(self._position(loops), [operand.shape[d] for d in dims], self.variants)
         if inner is None:
             raise NotFusible(f"the loops do not fit {value.name}")

@@ -39,7 +39,7 @@ def make_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
     by_choice = {"scaled_dot_product_attention"} if options["attention"] == "library" else set()
     kept: dict[str, str] = {}
     for _ in range(len(graph.nodes) + 1):
-        program = lower(graph, frozenset(by_choice | set(kept)))
+        program = lower(graph, frozenset(by_choice | set(kept)), options.get("backend", "cpp"))
         try:
             parts = partition(program, options)
         except KeepInTorch as refused:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
     replaced: dict[Step, Step] = {}
     dropped: set[Step] = set()
     for step in reversed(steps):
-        if options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, "")) != "own" or not _writable(step, program):
+        if options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, "")) != "own":
+            continue
+        if not _writable(step, program, splits=options.get("backend") == "triton"):
             continue
         value = step.values[0]
         users = readers.get(value, [])
@@ -41,11 +43,11 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
     return [replaced.get(s, s) for s in steps if s not in dropped]
 
 
-def _writable(step: Step, program: Program) -> bool:
+def _writable(step: Step, program: Program, *, splits: bool) -> bool:
     value = step.values[0]
     if step.kind == "conv":
         return value.attrs["groups"].equals(1) and all(_plain_memory(a, program.variants) for a in value.args)
-    return _layout(value, program.variants) is not None
+    return (split_layout if splits else matrix_layout)(value, program.variants) is not None
 
 
 def _plain_memory(value: Value, variants: int) -> bool:
@@ -77,7 +79,10 @@ def _epilogue(user: Step, value: Value, variants: int) -> Nest | None:
 
 @dataclass
 class Layout:
-    """How a product reads its operands: batch loops, and the loops over rows, columns and depth."""
+    """How a product reads its operands: batch loops, and the loops over rows, columns and depth.
+
+    ``inner`` is the faster one of two loops that make up the depth, where one index cannot walk along an operand.
+    """
 
     batch: list[Loop]
     m: Loop
@@ -85,6 +90,7 @@ class Layout:
     k: Loop
     left: tuple[Value, Affine]
     right: tuple[Value, Affine]
+    inner: Loop | None = None
 
 
 def _access(value: Value, index: Index, variants: int) -> tuple[Value, Affine] | None:
@@ -96,22 +102,48 @@ def _access(value: Value, index: Index, variants: int) -> tuple[Value, Affine] |
     return value, linearise(index, value.shape, variants)
 
 
-def _layout(value: Value, variants: int) -> Layout | None:
-    """The access pattern of a product, or None where an operand is no strided matrix."""
+def split_layout(value: Value, variants: int) -> Layout | None:
+    """The access pattern of a product whose depth may be two loops, as where heads of attention lie apart."""
+    found = matrix_layout(value, variants)
+    depth = value.args[0].shape[-1]
+    for size in (s for operand in value.args for shown in _views(operand) for s in shown.shape):
+        if found is None and size.divides(depth) and not size.equals(1) and size != depth:
+            found = matrix_layout(value, variants, size)
+    return found
+
+
+def _views(value: Value) -> Iterator[Value]:
+    """A value and what it shows."""
+    yield value
+    while value.is_view:
+        value = value.args[0]
+        yield value
+
+
+def matrix_layout(value: Value, variants: int, split: Size | None = None) -> Layout | None:
+    """The access pattern of a product, or None where an operand is no strided matrix.
+
+    Args:
+        split: the extent of the inner one of two loops over the depth; None for one loop.
+    """
     left, right = value.args
     leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
     m, n, k = Loop("m", left.shape[-2]), Loop("n", value.shape[-1]), Loop("k", left.shape[-1])
+    depth, inner = Affine.of(k), None
+    if split is not None:
+        k, inner = Loop("k", left.shape[-1] // split), Loop("k_inner", split)
+        depth = Affine.of(k).scaled(split).plus(Affine.of(inner))
 
     def at(*loops: Loop) -> Index:
         return tuple(Affine.of(lp) for lp in loops)
 
     batch_right = leading if len(right.shape) > 2 else []
-    ends = (n, k) if value.attrs["transposed"] else (k, n)
-    a = _access(left, at(*leading, m, k), variants)
-    b = _access(right, at(*batch_right, *ends), variants)
+    ends = (*at(n), depth) if value.attrs["transposed"] else (depth, *at(n))
+    a = _access(left, (*at(*leading, m), depth), variants)
+    b = _access(right, (*at(*batch_right), *ends), variants)
     if a is None or b is None:
         return None
-    layout = Layout(leading, m, n, k, a, b)
+    layout = Layout(leading, m, n, k, a, b, inner)
     return _merged(layout, variants)
 
 
@@ -143,7 +175,7 @@ def _join(layout: Layout, first: Loop, second: Loop, joined: Loop) -> Layout:
         return Affine(position.offset, (*rest, (joined, step)) if any(step.values) else rest)
 
     (a, p), (b, q) = layout.left, layout.right
-    return Layout(layout.batch, layout.m, layout.n, layout.k, (a, moved(p)), (b, moved(q)))
+    return Layout(layout.batch, layout.m, layout.n, layout.k, (a, moved(p)), (b, moved(q)), layout.inner)
 
 
 # ------------------------------------------------------------------------------------------------ text
@@ -286,7 +318,7 @@ _GEMM = """
 def gemm_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
     """A matrix product with its epilogue."""
     value = step.values[0]
-    layout = _layout(value, variants)
+    layout = matrix_layout(value, variants)
     assert layout is not None
     tail = _tail(step, name, title, options, _RESERVED)
     arguments, names = _operands([("a", layout.left[0]), ("b", layout.right[0])], tail)

@@ -30,6 +30,11 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
 CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB", "STRIPE")
 
 
+def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
+    """Every choice with its values, the default first."""
+    return CHOICES
+
+
 def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     """A schedule with defaults for what it doesn't name.
 
@@ -87,13 +92,3 @@ def _has_columns(plan: Plan) -> bool:
         if step.kind == "scan" and step.values[0].attrs["dim"] < len(step.values[0].shape) - 1:
             return True
     return False
-
-
-def schedule_space(graph: Graph) -> dict[str, list[KnobValue]]:
-    """The choices of a graph and their values, the default first in each."""
-    return {name: list(CHOICES[name]) for name in relevant(graph)}
-
-
-def default_schedule(graph: Graph) -> dict[str, KnobValue]:
-    """The first schedule to try."""
-    return {name: CHOICES[name][0] for name in relevant(graph)}

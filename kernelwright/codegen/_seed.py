@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelwright.codegen._constructor import constructor
 from kernelwright.codegen._cost import cost
-from kernelwright.codegen._generate import Generated
+from kernelwright.codegen._file import Generated
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._math import math_library
 

@@ -44,6 +44,8 @@ def problem(
 class Built:
     """A problem with its graph and a candidate, ready to be compared."""
 
+    backend = "cpp"
+
     def __init__(
         self, source: str, schedule: Mapping[str, Any], variants: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
@@ -54,10 +56,14 @@ class Built:
         assert reply["ok"], reply
         self.graph = Graph.from_json(json.loads(json.dumps(reply)))
         self.source = source
-        self.generated: Generated = generate(self.graph, schedule)
+        self.generated: Generated = generate(self.graph, schedule, backend=self.backend)
+        self.module = self.load()
+
+    def load(self) -> types.ModuleType:
+        """The candidate as a module."""
         module = types.ModuleType("candidate")
         exec(compile(self.generated.source, "candidate.py", "exec"), module.__dict__)
-        self.module = module
+        return module
 
     def models(self, variant: Mapping[str, Any], seed: int = 3) -> tuple[torch.nn.Module, torch.nn.Module, list[Any]]:
         """The reference, the candidate with its weights, and inputs."""

@@ -1,0 +1,66 @@
+"""Writes the ``forward`` of a Triton candidate: allocations on the inputs' device, and kernel launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.codegen._forward import ForwardWriter, attribute
+from kernelwright.codegen._graph import Symbol
+from kernelwright.codegen._ir import Value
+from kernelwright.codegen._size import Shape
+from kernelwright.codegen._triton_tiles import Kernel
+
+
+class TritonForward(ForwardWriter):
+    """As the C++ one, but that memory is on the device of the inputs, and that kernels take contiguous memory only."""
+
+    @property
+    def device(self) -> str:
+        """The device that everything is on."""
+        leaves = [v for v in self.program.values if v.op == "leaf" and v.attrs["kind"] != "constant"]
+        first = next(iter([*self.inputs, *leaves]), None)
+        if first is None:
+            return '"cuda"'
+        target = first.attrs["target"]
+        return f"{target if first in self.inputs else attribute(target)}.device"
+
+    def _allocate(self, value: Value, dims: Shape) -> None:
+        like = next((v for v in self.inputs if v.shape == dims and v.dtype == value.dtype), None)
+        if like is not None:
+            self.assign(value, f"torch.empty_like({self.memory(like)})")
+            return
+        shape = ", ".join(self.sizes.expr(s) for s in dims)
+        shape = f"({shape},)" if len(dims) == 1 else f"({shape})"
+        self.assign(value, f"torch.empty({shape}, dtype=torch.{value.dtype}, device={self.device})")
+
+    def launch(self, kernel: Kernel) -> None:
+        """The launch of a kernel, with the statements before it."""
+        names = {name: self.sizes.expr(size) for name, size in kernel.sizes.items()}
+        self.lines += [line.format(**names, device=self.device) for line in kernel.setup]
+        arguments = [self._argument(argument, {}) for argument in kernel.arguments]
+        arguments += [f"{key}={text.format(**names)}" for key, text in kernel.meta.items()]
+        self.lines.append(f"{kernel.name}[({kernel.grid.format(**names)},)]({', '.join(arguments)})")
+
+    def conv(self, value: Value, bias: Value | None = None) -> None:
+        """A convolution by the library, whose result may lie channels-last."""
+        super().conv(value, bias)
+        self.lines[-1] += ".contiguous()"
+
+    def argument(self, value: Any) -> str:
+        """Any captured argument as Python; the device of the capture is none of ours."""
+        if isinstance(value, Symbol) and value.kind == "device":
+            return self.device
+        return super().argument(value)
+
+    def _input(self, leaf: Value) -> list[str]:
+        lines = super()._input(leaf)
+        plain = f"{leaf.name} = {leaf.attrs['target']}"
+        lines = [line for line in lines if line not in (plain, f"{plain}.contiguous()")]
+        return [f"{plain}.contiguous()", *lines]
+
+    def _constant(self, leaf: Value) -> list[str]:
+        super()._constant(leaf)
+        return [f"{leaf.name} = {leaf.name.upper()}.to({self.device})"]
+
+    def _constant_name(self, leaf: Value) -> str:
+        return leaf.name.upper()

@@ -1,0 +1,116 @@
+"""From a graph and a schedule to a Triton candidate file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kernelwright.codegen._constructor import constructor
+from kernelwright.codegen._file import (
+    Generated,
+    finished,
+    kernel_name,
+    left_to_torch,
+    model_class,
+    module_imports,
+    operators_of,
+    title_of,
+)
+from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._partition import Step
+from kernelwright.codegen._plan import Plan, make_plan
+from kernelwright.codegen._triton_forward import TritonForward
+from kernelwright.codegen._triton_gemm import gemm_kernel
+from kernelwright.codegen._triton_math import fast, helpers
+from kernelwright.codegen._triton_nest import nest_kernels
+from kernelwright.codegen._triton_schedule import CHOICES, CONSTANTS, complete, relevant
+from kernelwright.codegen._triton_templates import pool_kernel, scan_kernel
+from kernelwright.codegen._triton_tiles import Kernel
+from kernelwright.records import KnobValue
+
+_OWN_KINDS = ("nest", "pool", "scan", "own_matmul", "own_conv")
+_IMPORTS = ["", "import triton", "import triton.language as tl"]
+
+
+def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) -> Generated:
+    """Write a Triton candidate file.
+
+    Args:
+        graph: the captured problem, in all shapes that the kernels are for.
+        schedule: choices out of :func:`schedule_space`; what it doesn't name has its default.
+
+    Raises:
+        CodegenError: the schedule has an unknown choice, or the graph has no candidate.
+    """
+    options = complete(graph, schedule or {})
+    plan = make_plan(graph, options)
+    emitter = _Emitter(graph, plan, options)
+    for step in plan.steps:
+        emitter.step(step)
+    knobs = {name: options[name] for name in relevant(graph)}
+    return finished(plan, emitter.file(), knobs, emitter.report)
+
+
+class _Emitter:
+    """Writes the steps of a plan, and then the file around them."""
+
+    def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
+        self.graph, self.plan, self.options = graph, plan, options
+        self.forward = TritonForward(plan.program, graph.attributes)
+        self.kernels: list[Kernel] = []
+        self.report: list[dict[str, Any]] = []
+
+    def step(self, step: Step) -> None:
+        """One step: its kernels if it has any, and its lines of ``forward``."""
+        if step.values[0].op in ("pool", "conv"):
+            self.forward.window_sizes(step.values[0])
+        if step.kind not in _OWN_KINDS:
+            self.forward.library(step)
+            self.report.append(left_to_torch(step, self.plan))
+            return
+        operators = operators_of(step)
+        name = kernel_name(operators, [k.name for k in self.kernels])
+        kernels = self._kernels(step, name, title_of(step))
+        self.kernels += kernels
+        for value in step.outputs:
+            self.forward.allocate(value)
+        for kernel in kernels:
+            self.forward.launch(kernel)
+        self.report.append({"kind": step.kind, "name": name, "ops": operators, "why": ""})
+
+    def _kernels(self, step: Step, name: str, title: str) -> list[Kernel]:
+        variants = self.graph.variants
+        if step.nest is not None:
+            return nest_kernels(step.nest, name, title, self.options)
+        if step.kind in ("own_matmul", "own_conv"):
+            return [gemm_kernel(step, name, title, variants)]
+        template = pool_kernel if step.kind == "pool" else scan_kernel
+        return [template(step.values[0], name, title, variants)]
+
+    # ------------------------------------------------------------------------------------------ the file
+
+    def file(self) -> str:
+        """The text of the candidate file."""
+        made = constructor(self.graph.module_source)
+        body = self.forward.body(self.plan.program.outputs, self.graph.structure)
+        imports = module_imports(made, "\n".join(body))
+        parts = []
+        if self.kernels:
+            code = "\n\n".join(k.text for k in self.kernels)
+            code = "\n\n".join(text.strip() + "\n" for text in (helpers(code), code) if text)
+            code = fast(code) if self.options["fast_math"] else code
+            imports += _IMPORTS
+            if "libdevice." in code:
+                imports.append("from triton.language.extra import libdevice")
+            parts += [self._knobs("\n".join(body)), "\n" + code.strip()]
+        parts += ["\n".join(self.forward.constants)] if self.forward.constants else []
+        parts += ["\n" + made.helpers] if made.helpers else []
+        parts.append("\n" + model_class(made, self.graph, body))
+        return "\n\n".join(["\n".join(imports), *parts]) + "\n"
+
+    def _knobs(self, forward: str) -> str:
+        names = [name for name in CONSTANTS if re.search(rf"\b{name}\b(?!=)", forward)]
+        lines = [f"    {name!r}: {list(CHOICES[name])}," for name in names]
+        values = [f"{name} = {self.options[name]!r}" for name in names]
+        return "\n".join(["KNOBS = {", *lines, "}", *values])

@@ -1,0 +1,24 @@
+"""Triton candidates of the generator, compiled for a GPU without one: a script, because capture takes a whole process.
+
+Prints one JSON object: for each problem the kernels of one forward at its size for a GPU, with what the compiler said.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from kernelwright.evaluator.backends._triton_capture import capture
+
+
+def main():
+    found = {}
+    for name, payload in json.load(sys.stdin).items():
+        reply = capture(payload)
+        kept = [{key: launch[key] for key in ("kernel", "knobs", "error", "ptx")} for launch in reply["launches"]]
+        found[name] = {"launches": kept, "fault": reply["fault"]}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
