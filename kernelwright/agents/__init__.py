@@ -10,6 +10,7 @@ from kernelwright.agents._offline_judge import OfflineJudge
 from kernelwright.agents._registry import RoleRegistry, coder_from_spec, coders, judge_from_spec, judges
 from kernelwright.agents._roles import Attempt, Coder, CoderError, Judge, Proposal, StepContext, Workbench, best_attempt
 from kernelwright.agents._roofline import Peaks, Placement, place
+from kernelwright.agents._static_rank import describe_static, static_score
 
 __all__ = [
     "Attempt",
@@ -34,10 +35,12 @@ __all__ = [
     "coder_from_spec",
     "coders",
     "context_of",
+    "describe_static",
     "initial_state",
     "judge_from_spec",
     "judges",
     "open_checkpoints",
     "place",
     "run_step",
+    "static_score",
 ]

@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents._roles import CoderError, StepContext
-from kernelwright.records import KnobValue
+from kernelwright.records import Backend, DeviceClass, KnobValue
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
     from kernelwright.codegen import Generated, Graph
 
 Schedule = dict[str, KnobValue]
+# The shapes that kernels of a backend are written for, those that are timed first.
+CLASSES: Mapping[str, tuple[DeviceClass, ...]] = {"cpp": ("cpu",), "triton": ("gpu", "interpreter")}
 
 
 class Blueprint(NamedTuple):
     """A captured problem and what may be chosen about its kernels."""
 
+    backend: Backend
     graph: Graph
     space: Mapping[str, list[KnobValue]]
     default: Schedule
@@ -37,10 +40,11 @@ def blueprint(context: StepContext) -> Blueprint:
     try:
         graph = codegen.Graph.from_json(reply)
         cost = codegen.cost(graph)
-        space, default = codegen.schedule_space(graph), codegen.default_schedule(graph)
+        space = codegen.schedule_space(graph, backend=context.backend)
+        default = codegen.default_schedule(graph, backend=context.backend)
     except codegen.CodegenError as error:
         raise CoderError(error.message, hint=error.hint, problem=context.problem.id) from error
-    return Blueprint(graph, space, default, float(cost["bytes_least"]), float(cost["flops"]))
+    return Blueprint(context.backend, graph, space, default, float(cost["bytes_least"]), float(cost["flops"]))
 
 
 def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | None:
@@ -48,7 +52,7 @@ def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | Non
     from kernelwright import codegen
 
     try:
-        return codegen.generate(plan.graph, schedule)
+        return codegen.generate(plan.graph, schedule, backend=plan.backend)
     except codegen.CodegenError:
         return None
 
@@ -65,11 +69,9 @@ def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
 
 def _ask(context: StepContext, entry: str, what: str) -> dict[str, Any]:
     problem = context.problem
-    payload = {
-        "source": problem.source,
-        "variant": problem.meta.variants_for("cpu")[0],
-        "mode": problem.meta.mode,
-    }
+    classes = CLASSES[context.backend]
+    variants = [variant for name in classes for variant in problem.meta.variants_for(name)]
+    payload = {"source": problem.source, "variant": variants[0], "variants": variants, "mode": problem.meta.mode}
     try:
         return context.bench.call(entry, payload)
     except WorkerFailed as error:

@@ -37,6 +37,7 @@ PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
 }
 
 EFFECT_WEIGHT = 20.0  # one point for every 5% that the same knob gained or lost before
+UNTIMED_EFFECT = 0.02  # of a change that the compiler's evidence alone calls better or worse
 FAILURE_PENALTY = 10.0  # for a value that broke the kernel
 FAILURE_SUSPICION = 2.0  # for other values of that knob
 
@@ -55,7 +56,10 @@ class Move(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a change of one knob brought: log of the speed-up over its base; None where the candidate failed."""
+    """What a change of one knob brought: log of the speed-up over its base; None where the candidate failed.
+
+    Where nothing was timed, a small number with the sign of what the compiler's evidence says.
+    """
 
     knob: str
     before: KnobValue | None
@@ -89,6 +93,9 @@ def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
 
 def _log_ratio(base: Attempt, changed: Attempt, baseline: str) -> float | None:
     before, after = base.verdict.speedup(baseline), changed.verdict.speedup(baseline)
+    if changed.verdict.passed and changed.verdict.timing is None and base.verdict.timing is None:
+        better, worse = changed.static_score > base.static_score, changed.static_score < base.static_score
+        return UNTIMED_EFFECT * (better - worse)
     if not changed.verdict.passed or before is None or after is None:
         return None
     return math.log(after.median / before.median)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint, inductor_seed, write
+from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
 from kernelwright.agents._moves import effects, ranked_moves
 from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt
 from kernelwright.errors import UsageError
@@ -44,9 +44,11 @@ class OfflineCoder:
             CoderError: the reference cannot be captured.
             UsageError: the backend is not one that the generator writes.
         """
-        if context.backend != "cpp":
+        if context.backend not in CLASSES:
             raise UsageError(
-                f"the offline coder writes C++ only, not {context.backend}", hint="use --backend cpp", part="coder"
+                f"the offline coder writes C++ and Triton, not {context.backend}",
+                hint="use --backend cpp or --backend triton",
+                part="coder",
             )
         plan = blueprint(context)
         tried = {attempt.candidate.sha256 for attempt in context.attempts}

@@ -14,6 +14,7 @@ from kernelwright.agents._moves import Effect, KnobKind, Move, effects, ranked_m
 from kernelwright.agents._offline_coder import SEED, base_attempt
 from kernelwright.agents._roles import Attempt, StepContext
 from kernelwright.agents._roofline import Bound, Peaks, Placement, machine_peaks, place
+from kernelwright.agents._static_rank import describe_static
 from kernelwright.records import Advice, Evaluation, KnobValue, Status
 
 ROUNDS_WITHOUT_GAIN = 3
@@ -44,11 +45,18 @@ METHODS: dict[KnobKind, str] = {
 class Case:
     """Everything that the rules look at, worked out once."""
 
-    def __init__(self, context: StepContext, evaluation: Evaluation, peaks: Peaks) -> None:
+    def __init__(self, context: StepContext, evaluation: Evaluation, peaks: Callable[[], Peaks]) -> None:
+        """``peaks``: of this CPU, measured where they are needed."""
         self.context = context
         self.verdict = evaluation.verdict
         self.last = context.attempts[-1]
-        self.peaks = peaks
+        self._measure_peaks = peaks
+        self._on_cpu = evaluation.environment.device_class == "cpu"
+
+    @cached_property
+    def peaks(self) -> Peaks:
+        """The ceilings of this CPU."""
+        return self._measure_peaks()
 
     @cached_property
     def plan(self) -> Blueprint:
@@ -63,9 +71,9 @@ class Case:
 
     @cached_property
     def placement(self) -> Placement | None:
-        """Where the best kernel lies on the roofline; None where nothing was timed."""
+        """Where the best kernel lies on the roofline of this CPU; None where nothing was timed on it."""
         best = self.context.best
-        if best is None or best.verdict.timing is None:
+        if best is None or best.verdict.timing is None or not self._on_cpu:
             return None
         latency_ms = best.verdict.timing.latency_ms.median
         return place(latency_ms, self.plan.bytes_least, self.plan.flops, self.peaks)
@@ -116,6 +124,11 @@ class Case:
             since = 0 if bound > best * (1 + GAIN) else since + 1
             best = max(best, bound)
         return since
+
+    @property
+    def timed(self) -> bool:
+        """Whether anything was timed."""
+        return any(attempt.verdict.timing is not None for attempt in self.context.attempts)
 
     @property
     def seed_asked_for(self) -> bool:
@@ -242,6 +255,16 @@ def _latency(case: Case) -> Advice:
     )
 
 
+def _without_a_roofline(case: Case) -> str:
+    best = case.context.best
+    if case.timed:
+        return f"{case.bound}: so says the profile of the device"
+    said = describe_static(best.verdict.profile) if best else ""
+    return (
+        f"unknown: nothing was timed; the compiler says of the best: {said}" if said else "unknown: nothing was timed"
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "numerics",
@@ -269,7 +292,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "no-gain",
-        lambda case: case.rounds_without_gain >= ROUNDS_WITHOUT_GAIN,
+        lambda case: case.timed and case.rounds_without_gain >= ROUNDS_WITHOUT_GAIN,
         _stop(lambda case: f"{ROUNDS_WITHOUT_GAIN} rounds without a gain of more than {GAIN:.0%}"),
         "further changes of the same kind rarely pay after several that did not",
     ),
@@ -279,8 +302,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "untimed",
         lambda case: case.move is not None,
-        lambda case: _next_or_stop(case, "optimise", "unknown: nothing was timed"),
-        "without a measurement the generic order is as good as any",
+        lambda case: _next_or_stop(case, "optimise", _without_a_roofline(case)),
+        "without a roofline, changes that the compiler's evidence or a device's profile speaks for come first",
     ),
     Rule(
         "exhausted",
@@ -302,6 +325,6 @@ class OfflineJudge:
 
     def advise(self, context: StepContext, evaluation: Evaluation) -> Advice:
         """What the first rule that applies says."""
-        peaks = self._peaks or machine_peaks(evaluation.environment.threads)
-        case = Case(context, evaluation, peaks)
+        threads = evaluation.environment.threads
+        case = Case(context, evaluation, lambda: self._peaks or machine_peaks(threads))
         return next(rule for rule in RULES if rule.applies(case)).advise(case)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kernelwright.agents._static_rank import Score, static_score
 from kernelwright.errors import KernelwrightError
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem, Verdict, sha256_text
 
@@ -39,6 +40,21 @@ class Attempt:
     verdict: Verdict
     action: Mapping[str, Any]
     advice: Advice | None = None
+
+    @property
+    def static_score(self) -> Score:
+        """Its place among kernels that were not timed; empty where nothing is known."""
+        return static_score(self.verdict.profile, float(self.action.get("bytes_moved") or 0.0))
+
+    def rank(self, baseline: str) -> tuple[float, Score] | None:
+        """What decides between attempts, the larger the better; None for one that failed.
+
+        The lower bound of the speedup; among those that were not timed, what the compiler says of them.
+        """
+        bound = self.lower_bound(baseline)
+        if bound is None:
+            return None
+        return bound, () if self.verdict.timing is not None else self.static_score
 
     def lower_bound(self, baseline: str) -> float | None:
         """Lower 95% bound of the speedup; 0 for a passed candidate that was not timed; None for one that failed."""
@@ -77,7 +93,7 @@ class StepContext:
 
     @property
     def best(self) -> Attempt | None:
-        """The passed attempt with the highest lower bound of its speedup (the earlier one of equals)."""
+        """The passed attempt of the highest rank (the earlier one of equals)."""
         return best_attempt(self.attempts, self.baseline)
 
     @property
@@ -87,12 +103,13 @@ class StepContext:
 
 
 def best_attempt(attempts: tuple[Attempt, ...], baseline: str) -> Attempt | None:
-    """Of the attempts that passed, the one with the highest lower bound against ``baseline``."""
-    best, best_bound = None, -1.0
+    """Of the attempts that passed, the one of the highest rank; see :meth:`Attempt.rank`."""
+    best: Attempt | None = None
+    best_rank: tuple[float, Score] = (-1.0, ())
     for attempt in attempts:
-        bound = attempt.lower_bound(baseline)
-        if bound is not None and bound > best_bound:
-            best, best_bound = attempt, bound
+        rank = attempt.rank(baseline)
+        if rank is not None and rank > best_rank:
+            best, best_rank = attempt, rank
     return best
 
 

@@ -6,12 +6,13 @@ from kernelwright.campaign._api import evaluate, export_text, load_drop_in, opti
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import RefereeLike, Session
-from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult
+from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 
 __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "RankedKernel",
     "RefereeLike",
     "RunLock",
     "RunResult",

@@ -21,9 +21,9 @@ class Confirmation(NamedTuple):
 
 
 def ranking(attempts: Sequence[Attempt], baseline: str) -> list[Attempt]:
-    """Passed attempts, best lower bound first, each candidate once."""
-    passed = [attempt for attempt in attempts if attempt.lower_bound(baseline) is not None]
-    passed.sort(key=lambda attempt: attempt.lower_bound(baseline) or 0.0, reverse=True)
+    """Passed attempts, the best first, each candidate once; see :meth:`Attempt.rank`."""
+    passed = [attempt for attempt in attempts if attempt.rank(baseline) is not None]
+    passed.sort(key=lambda attempt: attempt.rank(baseline) or (0.0, ()), reverse=True)
     return list({attempt.candidate.sha256: attempt for attempt in reversed(passed)}.values())[::-1]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelwright.agents import (
+    Attempt,
     Coder,
     CoderError,
     Judge,
@@ -17,11 +18,12 @@ from kernelwright.agents import (
     Workbench,
     attempts_of,
     build_step,
+    describe_static,
     run_step,
 )
-from kernelwright.campaign._confirm import choose_winner
+from kernelwright.campaign._confirm import choose_winner, ranking
 from kernelwright.campaign._ledger import StoreLedger
-from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
+from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.datasets import LintRecords, lint
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
@@ -196,6 +198,7 @@ class ProblemJob:
             sandbox=verdict.sandbox,
             environment=verdict.environment,
             reason=state["stop"],
+            ranked=_ranked(attempts, self.baseline) if verdict.timing is None else (),
         )
 
     def _failed(
@@ -234,6 +237,13 @@ class ProblemJob:
 
     def _emit(self, kind: EventKind, **data: Any) -> None:
         self.tell(CampaignEvent(kind, self.problem.id, data))
+
+
+def _ranked(attempts: Sequence[Attempt], baseline: str) -> tuple[RankedKernel, ...]:
+    return tuple(
+        RankedKernel(candidate=attempt.candidate.sha256, evidence=describe_static(attempt.verdict.profile))
+        for attempt in ranking(attempts, baseline)
+    )
 
 
 def verdict_summary(evaluation: Evaluation) -> Mapping[str, Any]:

@@ -13,11 +13,19 @@ ProblemState = Literal["pending", "running", "done", "failed"]
 RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "interrupted"]
 
 
+class RankedKernel(Record):
+    """A kernel that passed without a time, in the order of what the compiler says of it."""
+
+    candidate: str
+    evidence: str
+
+
 class RunResult(Record):
     """One row of the winners' table.
 
     ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
-    a resume tries such a problem again.
+    a resume tries such a problem again. ``ranked`` lists all kernels that passed where none could be timed, the best
+    first.
     """
 
     problem: str
@@ -35,6 +43,7 @@ class RunResult(Record):
     environment: str | None = None
     reason: str = ""
     retry: bool = False
+    ranked: tuple[RankedKernel, ...] = ()
 
 
 class CampaignResult(Record):

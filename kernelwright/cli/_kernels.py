@@ -51,7 +51,8 @@ def best(common: Common, problem: str | None, baseline: str, confirmed: bool) ->
             short(row.candidate),
         )
     data = {"baseline": baseline, "kernels": [with_rules(row, lints[row.problem]) for row in rows]}
-    common.show(data, made if rows else "no kernel passed yet", *map(escape, footnotes(lints)))
+    nothing = "no kernel was timed yet; what passed without a time is in its run: kernelwright runs show last"
+    common.show(data, made if rows else nothing, *map(escape, footnotes(lints)))
 
 
 @kernels.command()

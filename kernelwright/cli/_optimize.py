@@ -10,7 +10,7 @@ import click
 from kernelwright.cli._common import Common, common_options, say, stdout_console
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
-from kernelwright.cli._tables import duration, short, suite_summary, weak_sandbox, winners_table
+from kernelwright.cli._tables import duration, result_tables, short, suite_summary, weak_sandbox
 from kernelwright.errors import InvalidReferenceError, UsageError
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ def _print_report(
     from rich.markup import escape
 
     console = stdout_console()
-    console.print(winners_table(result.rows, settings.baselines, console.width, lints))
+    for shown in result_tables(result.rows, settings.baselines, console.width, lints):
+        console.print(shown, soft_wrap=isinstance(shown, str))
     for line in footnotes(lints):
         console.print(f"[yellow]{escape(line)}[/yellow]", soft_wrap=True)
     for row in result.rows:

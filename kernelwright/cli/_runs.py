@@ -8,7 +8,7 @@ import click
 
 from kernelwright.cli._common import Common, common_options, stdout_console
 from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
-from kernelwright.cli._tables import duration, table, winners_table
+from kernelwright.cli._tables import duration, result_tables, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def show(common: Common, run_id: str) -> None:
         "config": config,
         "problems": [with_rules(row, lints[row.problem]) for row in rows],
     }
-    made = winners_table(rows, config.baselines, stdout_console().width, lints)
-    common.show(data, *lines, made, *map(escape, footnotes(lints)))
+    tables = result_tables(rows, config.baselines, stdout_console().width, lints)
+    common.show(data, *lines, *tables, *map(escape, footnotes(lints)))
 
 
 @runs.command()

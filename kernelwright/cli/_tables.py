@@ -18,6 +18,10 @@ HASH_DIGITS = 12
 NARROW = 118  # columns that the winners' table needs on one line a row
 MISSING_LAYER = "no-"
 UNCONFINED = "unconfined"
+NO_TIME = (
+    "no time was measured: there is no device here for these kernels. They are checked, and ranked by what the "
+    "compiler says of them: spilled registers, traffic, occupancy, width of accesses"
+)
 CAP = 3.0  # what one ratio may count at most in the capped mean, so that one outlier does not make a suite
 
 
@@ -98,6 +102,35 @@ def winners_table(rows: Sequence[RunResult], baselines: Sequence[str], width: in
             *((f"{latency}\n{stage}",) if narrow else (latency, stage)),
             short(row.candidate),
         )
+    return made
+
+
+def result_tables(
+    rows: Sequence[RunResult], baselines: Sequence[str], width: int, lints: Findings
+) -> list[Table | str]:
+    """What a run found: the winners' table, and apart from it what could not be timed, with a line that says so."""
+    untimed = [row for row in rows if row.ranked]
+    timed = [row for row in rows if not row.ranked]
+    shown: list[Table | str] = []
+    if timed or not untimed:
+        shown.append(winners_table(timed, baselines, width, lints))
+    if untimed:
+        shown += [untimed_table(untimed, lints), f"[yellow]{NO_TIME}[/yellow]"]
+    return shown
+
+
+def untimed_table(rows: Sequence[RunResult], lints: Findings) -> Table:
+    """What a run found where nothing was timed: for each problem its kernels, the best first."""
+    from rich.markup import escape
+
+    made = table("problem", ">rank", "what the compiler says of it", "kernel")
+    names = shorten_ids([row.problem for row in rows])
+    for row in rows:
+        name = escape(marked(names[row.problem], lints[row.problem]))
+        for rank, kernel in enumerate(row.ranked, start=1):
+            made.add_row(name if rank == 1 else "", str(rank), escape(kernel.evidence or "-"), short(kernel.candidate))
+        if not row.ranked:
+            made.add_row(name, "-", _stage(row), short(row.candidate))
     return made
 
 

@@ -10,9 +10,20 @@ import pytest
 from campaign_fakes import make_evaluation, make_problem
 
 from kernelwright import codegen
-from kernelwright.agents import Attempt, CoderError, OfflineCoder, OfflineJudge, Peaks, StepContext, Workbench, place
+from kernelwright.agents import (
+    Attempt,
+    CoderError,
+    OfflineCoder,
+    OfflineJudge,
+    Peaks,
+    StepContext,
+    Workbench,
+    describe_static,
+    place,
+    static_score,
+)
 from kernelwright.errors import UsageError
-from kernelwright.records import Profile, Status
+from kernelwright.records import KernelResources, Profile, Status
 from kernelwright.sandbox import WorkerFailed
 
 PROBLEM = make_problem()
@@ -35,7 +46,7 @@ def toy(monkeypatch):
         space=dict(SPACE), default=dict(DEFAULT), bytes_least=BYTES, flops=1000, ignored=(), seed="seed"
     )
 
-    def generate(graph, schedule):
+    def generate(graph, schedule, backend):
         seen = {knob: value for knob, value in schedule.items() if knob not in made.ignored}
         return SimpleNamespace(source=f"{sorted(seen.items())}\n", bytes_moved=BYTES, flops=1000, knobs=dict(schedule))
 
@@ -45,8 +56,8 @@ def toy(monkeypatch):
     cost = lambda graph: {"bytes_least": made.bytes_least, "flops": made.flops}  # noqa: E731
     monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=lambda reply: reply))
     monkeypatch.setattr(codegen, "generate", generate)
-    monkeypatch.setattr(codegen, "schedule_space", lambda graph: made.space)
-    monkeypatch.setattr(codegen, "default_schedule", lambda graph: made.default)
+    monkeypatch.setattr(codegen, "schedule_space", lambda graph, backend: made.space)
+    monkeypatch.setattr(codegen, "default_schedule", lambda graph, backend: made.default)
     monkeypatch.setattr(codegen, "inductor_seed", seed)
     monkeypatch.setattr(codegen, "cost", cost)
     return made
@@ -275,10 +286,62 @@ def test_a_knob_that_gained_is_not_turned_back():
     assert {"UNROLL": 1} not in changes
 
 
-def test_only_cpp_can_be_written_offline():
+def test_cuda_cannot_be_written_offline():
     loop = Loop(steady)
-    with pytest.raises(UsageError, match="C\\+\\+ only"):
-        loop.coder.propose(dataclasses.replace(loop.context, backend="triton"))
+    with pytest.raises(UsageError, match="writes C\\+\\+ and Triton, not cuda"):
+        loop.coder.propose(dataclasses.replace(loop.context, backend="cuda"))
+
+
+def resources(**known):
+    return KernelResources(kernel="k", architecture="sm_90", **{"registers": 32, "occupancy": 1.0, **known})
+
+
+def untimed(**known):
+    return {"speedup": None, "compiled": None, "profile": Profile(rung="static", kernels=(resources(**known),))}
+
+
+def test_where_nothing_is_timed_the_compiler_decides():
+    """One choice spills, the other does not: the search goes on from the better one, and claims no time."""
+
+    def measure(action):
+        return untimed(spilled_bytes=64 if action["schedule"]["rows"] == "flat" else 0)
+
+    loop = Loop(measure)
+    attempts = loop.play(8)
+    assert len(attempts) == 8  # no gain in time ends it, since none is measured
+    first_better = next(attempt for attempt in attempts if schedule(attempt)["rows"] == "parallel")
+    assert schedule(loop.context.best)["rows"] == "parallel"
+    later = attempts[attempts.index(first_better) + 1 :]
+    assert all(schedule(attempt)["rows"] == "parallel" for attempt in later)
+    assert later
+    assert "nothing was timed" in attempts[-1].advice.bottleneck
+    assert "sm_90: 1 kernel, 32 registers, occupancy 100%" in attempts[-1].advice.bottleneck
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"spilled_bytes": 0, "instructions": 900}, {"spilled_bytes": 4, "instructions": 10}),
+        ({"occupancy": 0.5}, {"occupancy": 0.25}),
+        ({"global_accesses": {"LDG.E.128": 2}}, {"global_accesses": {"LDG.E": 2}}),
+        ({"instructions": 100}, {"instructions": 200}),
+    ],
+)
+def test_the_order_of_static_evidence(better, worse):
+    scores = [static_score(Profile(rung="static", kernels=(resources(**known),)), 100.0) for known in (better, worse)]
+    assert scores[0] > scores[1]
+
+
+def test_more_occupancy_than_enough_and_other_architectures_count_for_nothing():
+    def score(*kernels):
+        return static_score(Profile(rung="static", kernels=kernels), 100.0)
+
+    assert score(resources(occupancy=0.5)) == score(resources(occupancy=1.0))
+    other = KernelResources(kernel="k", architecture="sm_80", registers=255, spilled_bytes=512)
+    assert score(resources(), other) == score(resources())
+    assert score(resources()) > static_score(Profile(rung="static", kernels=(resources(),)), 200.0)
+    assert static_score(None, 0.0) == () == static_score(Profile(rung="none"), 0.0)
+    assert describe_static(None) == ""
 
 
 def test_a_reference_that_cannot_be_captured_concerns_this_problem_alone():

@@ -78,6 +78,7 @@ def kernelwright(folder: Path, *words: str) -> subprocess.Popen[str]:
         "PYTHONPATH": str(ROOT),
         "KERNELWRIGHT_STORE": str(folder / "store.db"),
         "KERNELWRIGHT_CACHE_DIR": str(folder / "cache"),
+        "KERNELWRIGHT_DEVICE": "none",
     }
     command = [sys.executable, "-m", "kernelwright.cli", *words]
     return subprocess.Popen(
@@ -274,3 +275,20 @@ def test_capture_writes_a_problem(place):
     assert data["problem"] == "captured.py"
     shown = result(place, "problems", "show", "captured.py")
     assert shown["meta"]["category"] == "captured"
+
+
+@needs_tools
+def test_triton_kernels_are_written_checked_and_ranked_without_a_device(place):
+    words = ("optimize", "scaled.py", "--backend", "triton", "--store", "triton.db")
+    with kernelwright(place, *words) as process:
+        out, err = process.communicate(timeout=840)
+    assert process.returncode == 0, err
+    assert "no time was measured: there is no device here" in " ".join(out.split())
+    assert "sm_90: 1 kernel," in out
+    assert "won: stage checked" in err
+    assert result(place, "kernels", "best", "--store", "triton.db")["kernels"] == []
+    (row,) = result(place, "runs", "show", "last", "--store", "triton.db")["problems"]
+    assert (row["stage"], row["speedup"], row["latency_ms"], row["confirmed"]) == ("checked", {}, None, False)
+    assert [kernel["candidate"] for kernel in row["ranked"]].index(row["candidate"]) == 0
+    assert all("registers" in kernel["evidence"] for kernel in row["ranked"])
+    assert len(row["ranked"]) == 2

@@ -1,0 +1,71 @@
+"""Which of two kernels for a GPU looks better where no time can be measured: by what the compiler says of them.
+
+It orders candidates and says nothing of how much faster one is. Spilled registers come first, since they cost memory
+traffic that nobody asked for; then the traffic that the generator counted and the number of kernels; then occupancy, of
+which half hides memory's latency as well as more; then the width of accesses to memory, and last the instructions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kernelwright.records import KernelResources, Profile
+
+Score = tuple[float, ...]  # the larger, the better
+
+_ARCHITECTURE = "sm_90"
+_ENOUGH_OCCUPANCY = 0.5
+_BITS_OF_AN_ACCESS = 32  # where an instruction does not say
+
+
+def static_score(profile: Profile | None, bytes_moved: float) -> Score:
+    """The place of a kernel in the order; empty where nothing is known of it.
+
+    Args:
+        bytes_moved: memory that its kernels read and write in one call, as its generator counts it; 0 if unknown.
+    """
+    kernels = _of_one_architecture(() if profile is None else profile.kernels)
+    if not kernels:
+        return ()
+    return (
+        -float(sum(kernel.spilled_bytes or 0 for kernel in kernels)),
+        -bytes_moved,
+        -float(len({kernel.kernel for kernel in kernels})),
+        min(min(kernel.occupancy or 0.0, _ENOUGH_OCCUPANCY) for kernel in kernels),
+        _mean_width(kernels),
+        -float(sum(kernel.instructions or 0 for kernel in kernels)),
+    )
+
+
+def describe_static(profile: Profile | None) -> str:
+    """What the compiler says of a candidate's kernels, in a line; empty where nothing is known."""
+    kernels = _of_one_architecture(() if profile is None else profile.kernels)
+    if not kernels:
+        return ""
+    registers = max(kernel.registers or 0 for kernel in kernels)
+    spilled = sum(kernel.spilled_bytes or 0 for kernel in kernels)
+    occupancy = [kernel.occupancy for kernel in kernels if kernel.occupancy is not None]
+    names = {kernel.kernel for kernel in kernels}
+    parts = [f"{len(names)} kernel{'s' * (len(names) != 1)}", f"{registers} registers"]
+    parts += [f"{spilled} B spilled"] if spilled else []
+    parts += [f"occupancy {min(occupancy):.0%}"] if occupancy else []
+    return f"{kernels[0].architecture}: {', '.join(parts)}"
+
+
+def _of_one_architecture(kernels: Sequence[KernelResources]) -> list[KernelResources]:
+    assembled = [kernel for kernel in kernels if kernel.registers is not None]
+    wanted = [kernel for kernel in assembled if kernel.architecture == _ARCHITECTURE]
+    return wanted or [kernel for kernel in assembled if kernel.architecture == assembled[0].architecture]
+
+
+def _mean_width(kernels: Sequence[KernelResources]) -> float:
+    """Mean bits of an access to global memory."""
+    counts = [(_bits(name), count) for kernel in kernels for name, count in kernel.global_accesses.items()]
+    total = sum(count for _, count in counts)
+    return sum(bits * count for bits, count in counts) / total if total else 0.0
+
+
+def _bits(access: str) -> int:
+    found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", access)
+    return int(found[1]) if found else _BITS_OF_AN_ACCESS
