@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 import numpy as np
 import pytest
-from referee_candidates import RIGHT, candidate
+from referee_candidates import KERNEL, RIGHT, candidate
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import MachineError
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clock import DoorLibrary
+from kernelwright.evaluator._device_program import JOB, MODULE, job_files
 from kernelwright.evaluator._evidence import Trace, kernel_names
 from kernelwright.evaluator._workers import Workers
+from kernelwright.inline import BuildRequest
 from kernelwright.records import Candidate, Stage, Status
 
 LINEAR = """
@@ -192,3 +195,18 @@ def test_a_device_is_looked_at_after_a_fault(judge, session, monkeypatch):
     monkeypatch.setattr(Workers, "probe", probe)
     with pytest.raises(MachineError, match="does not compute any more after a candidate's fault: it does not answer"):
         judge(candidate("raise ValueError('no')"), time=False)
+
+
+def run_alone(referee, source, products):
+    files = job_files(source, SOFTMAX_PROBLEM, {"ROWS": 3, "COLS": 5}, products, mode="eval", device="cpu", calls=2)
+    return referee.sandbox.run([sys.executable, "-m", MODULE, JOB], files=files, env=referee.sandbox.environment())
+
+
+def test_a_candidate_runs_by_itself_with_what_was_built_of_it(referee):
+    request = BuildRequest("cpp", KERNEL, ())
+    built = referee.builds.build({"language": "cpp", "flags": []}, KERNEL)
+    source = candidate("import sys; print('called', tuple(y.shape), file=sys.stderr)")
+    done = run_alone(referee, source, {request.key: built.product})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.decode().splitlines().count("called (3, 5)") == 2
+    assert run_alone(referee, source, {}).returncode != 0, "nothing is compiled there"
