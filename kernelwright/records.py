@@ -248,7 +248,7 @@ class Profile(Record):
     """Evidence about where the time goes. ``rung`` names the best means that was available."""
 
     rung: str
-    bound: Literal["memory", "compute", "latency", "unknown"] = "unknown"
+    bound: Literal["memory", "compute", "latency", "launch", "unknown"] = "unknown"
     metrics: dict[str, float] = {}
     notes: tuple[str, ...] = ()
     kernels: tuple[KernelResources, ...] = ()  # of a GPU, where rung is "static"
