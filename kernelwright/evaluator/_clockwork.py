@@ -11,6 +11,7 @@ import numpy as np
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._drawer import Drawer
+from kernelwright.evaluator._gpu_ceilings import floor_ms
 from kernelwright.evaluator._pool import Pool, Source
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._side import Side
@@ -104,11 +105,20 @@ class Clockwork:
         ``anew`` measures it once more, and the lesser time counts from then on: the machine may have been slow.
         """
         if self._device is not None:
-            return 0.0
+            return self._roofline_ms(self._device, check_set)
         if check_set.id not in self._floors or anew:
             found = self._measure_floor(check_set) if check_set.read else 0.0
             self._floors[check_set.id] = min(found, self._floors.get(check_set.id, found))
         return self._floors[check_set.id]
+
+    def _roofline_ms(self, device: Device, check_set: CheckSet) -> float:
+        """The floor of a device: what its measured ceilings allow; 0 where they are not known."""
+        ceilings = self._referee.examiner(device).ceilings() if device.is_gpu else None
+        if ceilings is None:
+            return 0.0
+        variant = check_set.variants[0]
+        working_set = self.pool_bytes(check_set)
+        return floor_ms(variant.bytes_moved, check_set.flops, variant.main_dtype, ceilings, working_set)
 
     def _measure_floor(self, check_set: CheckSet) -> float:
         pool = self._pool(check_set, 0, _WARM_CALLS)

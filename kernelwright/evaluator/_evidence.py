@@ -21,6 +21,7 @@ from kernelwright.evaluator._build import BuildOutcome, BuildService
 from kernelwright.evaluator._client import readable
 from kernelwright.evaluator._ghost import GhostProduct, declared_returns, stub_functions
 from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._profile_gpu import TimedKernel
 from kernelwright.evaluator._share import OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
@@ -177,6 +178,10 @@ class Trace(NamedTuple):
             tuple(_launches_of(reply.get("seen_launches"))),
             _device_kernels(reply.get("device")),
         )
+
+    def timed_kernels(self) -> tuple[TimedKernel, ...]:
+        """The kernels of one call on a device, by the worker's own profiler; empty where nothing is known."""
+        return tuple(TimedKernel(*kernel) for kernel in (self.device or ((),))[0])
 
     def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
         """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.

@@ -10,6 +10,7 @@ from kernelwright import inline
 from kernelwright.evaluator._client import Failure
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._evidence import Evidence
+from kernelwright.evaluator._profile_gpu import TimedKernel
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import ReadTimes
 from kernelwright.evaluator.backends import Launch
@@ -45,7 +46,9 @@ class Progress:
         self.evidence: Evidence | None = None
         self.screening = True
         self.built: list[inline.BuildRequest] = []
+        self.products: dict[str, bytes] = {}  # of what it had built, by the request's key
         self.launches: tuple[Launch, ...] = ()  # of emulated kernels
+        self.device_kernels: tuple[TimedKernel, ...] = ()  # of one call on a device, as its worker claims
         self.profile: Profile | None = None
 
     @property

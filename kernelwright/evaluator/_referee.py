@@ -19,6 +19,7 @@ from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door, DoorLibrary
 from kernelwright.evaluator._device import REHEARSAL, Device, find_device
+from kernelwright.evaluator._device_examine import Examiner
 from kernelwright.evaluator._environment import environment
 from kernelwright.evaluator._fresh import FreshLibrary
 from kernelwright.evaluator._guard import GuardLibrary
@@ -41,6 +42,7 @@ _WORKER_LIFE_S = 6 * 3600.0
 _GPU_HOST_BYTES = 16 << 30  # of host memory that a worker on a GPU may take: its driver maps a lot
 _GPU_PIDS = 256
 _GPU_FILES = 1024
+_EXAMINED_S = 300.0
 _DIGEST_SOURCE = Path(__file__).with_name("_digest.cu")
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5
@@ -88,6 +90,7 @@ class Referee:
         self.device = _device(settings)
         self.environment = environment(settings.threads)
         self._digest_code: bytes | None = None
+        self._examiner: Examiner | None = None
         self._owns_sandbox = sandbox is None
         self.sandbox = _open_sandbox(settings, self.device) if sandbox is None else sandbox
         self._cache_dir = Path(settings.cache_dir)
@@ -187,6 +190,13 @@ class Referee:
         if self._emulator_library is None:
             self._emulator_library = EmulatorLibrary(self._cache_dir)
         return self._emulator_library
+
+    def examiner(self, device: Device) -> Examiner:
+        """The tools that look at winners on a device; one for each referee."""
+        if self._examiner is None:
+            limits = self.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
+            self._examiner = Examiner(self.sandbox, device, self._cache_dir, limits)
+        return self._examiner
 
     def environment_of(self, device: Device | None) -> Environment:
         """What results on a device depend on; of this CPU where it is None."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -17,12 +18,14 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Builder, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clockwork import Clockwork
-from kernelwright.evaluator._device import Device
+from kernelwright.evaluator._device import Device, read_state
+from kernelwright.evaluator._device_program import job_files
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
 from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
+from kernelwright.evaluator._profile_gpu import profile_gpu
 from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
@@ -50,8 +53,11 @@ if TYPE_CHECKING:
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _WHAT_A_FAULT_LEAVES = (Status.RUNTIME_ERROR, Status.TIMEOUT)  # may be a device that does not answer any more
+_PROFILED_CALLS = 6  # of a forward, for hardware counters
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _GHOST_TRIALS = 3
+_EVENT_CALLS = 30
+_MOST_EVENT_MS = 1e6
 _CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
@@ -164,10 +170,11 @@ class ProblemSession:
             if failed_stage != "screen":
                 rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
                 progress.findings = (Finding(rule=rule, effect="refuses", evidence=reason[:400]), *progress.findings)
-        if profile and failed_stage != "screen" and candidate.backend != "cpp":
+        if profile and failed_stage != "screen" and candidate.backend != "cpp" and progress.profile is None:
             with progress.timed("static"):
                 progress.profile = self._static_profile(candidate, progress)
-            if status is Status.PASSED and progress.profile and (said := objection(progress.profile)):
+            untimed = status is Status.PASSED and progress.device is None
+            if untimed and progress.profile and (said := objection(progress.profile)):
                 status, failed_stage, reason = Status.COMPILE_ERROR, "build", said
                 refusing = Finding(rule="build-cannot-launch", effect="refuses", evidence=said[:400])
                 progress.findings = (refusing, *progress.findings)
@@ -258,22 +265,52 @@ class ProblemSession:
                     self._on_stage("ghost")
                     self._own_kernels(side, check_set, windows, replay, progress)
             if timed and not confirm:
-                with progress.timed("time"):
+                with progress.timed("time"), self._state_noted(progress):
                     self._on_stage("time")
                     timekeeper.search(side, check_set, progress)
                     progress.stage = Stage.TIMED
+                self._note_events(side, progress)
         if timed and confirm:
-            with progress.timed("confirm"):
+            with progress.timed("confirm"), self._state_noted(progress):
                 self._on_stage("confirm")
                 timekeeper.confirm(candidate, check_set, progress)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
-            with progress.timed("profile"):
-                self._on_stage("profile")
-                self._profile(check_set, progress)
+            if progress.device is not None and progress.device.is_gpu:
+                self._examine_on_device(progress.device, candidate, check_set, progress)
+            else:
+                with progress.timed("profile"):
+                    self._on_stage("profile")
+                    self._profile(check_set, progress)
+
+    @contextlib.contextmanager
+    def _state_noted(self, progress: Progress) -> Iterator[None]:
+        """Keep what a device says of its clocks, temperature and power before and after it is timed."""
+        states = [] if progress.device is None else [read_state(progress.device)]
+        yield
+        if progress.device is not None and progress.device.is_gpu:
+            states.append(read_state(progress.device))
+            progress.artifacts["device state"] = "\n".join(
+                f"{when}: {', '.join(f'{name} {value}' for name, value in state.items())}"
+                for when, state in zip(("before", "after"), states, strict=True)
+            )
+
+    def _note_events(self, side: Side, progress: Progress) -> None:
+        """What a candidate's own process measures by events: told beside the referee's time, and of no consequence."""
+        if progress.device is None or not progress.device.is_gpu:
+            return
+        try:
+            reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
+        except WorkerFailed:
+            return
+        times = [ms for ms in reply.get("ms") or () if type(ms) is float and 0 < ms < _MOST_EVENT_MS]
+        if times:
+            progress.note("device-events", f"{statistics.median(times):.4g} ms by events of its own process: a claim")
 
     def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""
         progress.built = side.client.built
+        products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
+        progress.products = {request.key: made for request, made in zip(progress.built, products, strict=False)}
         if tail := side.client.tail():
             progress.artifacts["worker output"] = tail
         side.end()
@@ -478,6 +515,7 @@ class ProblemSession:
         )
         first, launches = shares.first, trace.launches
         built = [request.source for request in side.client.built]
+        progress.device_kernels = trace.timed_kernels()
         on_device = trace.shares_on_device(kernel_names(built, progress.source))
         if on_device is not None:
             first, launches = on_device
@@ -537,6 +575,50 @@ class ProblemSession:
             )
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message
+
+    def _examine_on_device(
+        self, device: Device, candidate: Candidate, check_set: truth.CheckSet, progress: Progress
+    ) -> None:
+        """Let the tools of a GPU look at a winner: faults refuse it, counters say what limits it."""
+        source = inline.apply_knobs(candidate.source, candidate.knobs)
+        examiner = self._referee.examiner(device)
+
+        def files(variant: truth.Variant, calls: int) -> dict[str, bytes]:
+            return job_files(
+                source,
+                self.problem.source,
+                variant.constants,
+                progress.products,
+                mode=self.problem.meta.mode,
+                device=device.torch_name,
+                calls=calls,
+            )
+
+        with progress.timed("sanitize"):
+            self._on_stage("sanitize")
+            faults, unsure = examiner.faults(files(check_set.variants[-1], 1))
+            if unsure:
+                progress.note("memory-not-checked", "; ".join(unsure))
+            if faults:
+                raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {faults[0].text()}")
+        with progress.timed("profile"):
+            self._on_stage("profile")
+            variant, timing = check_set.variants[0], progress.timing
+            assert timing is not None
+            names = kernel_names([request.source for request in progress.built], candidate.source)
+            counters, missing = examiner.counters(files(variant, _PROFILED_CALLS), names)
+            progress.profile = profile_gpu(
+                counters,
+                progress.device_kernels,
+                self._static_profile(candidate, progress),
+                latency_ms=timing.latency_ms.median,
+                bytes_moved=variant.bytes_moved,
+                flops=check_set.flops,
+                dtype=variant.main_dtype,
+                ceilings=examiner.ceilings(),
+                working_set_bytes=self._bench(device).clockwork.pool_bytes(check_set),
+                missing=missing,
+            )
 
     # ------------------------------------------------------------------------------------------ failures
 

@@ -79,6 +79,12 @@ class Variant(NamedTuple):
         inputs = sum(spec.value_bytes for spec in self.inputs if isinstance(spec, wire.TensorSpec))
         return inputs + sum(spec.value_bytes for spec in (*self.state, *self.outputs))
 
+    @property
+    def main_dtype(self) -> str:
+        """The dtype of the first float input, or output where there is none; empty where nothing is float."""
+        tensors = (spec for spec in (*self.inputs, *self.outputs) if isinstance(spec, wire.TensorSpec))
+        return next((spec.dtype for spec in tensors if spec.dtype in wire.FLOATS), "")
+
     def capacity(self) -> list[int]:
         """Bytes that each output may span: room for a wider dtype, padded rows, and views of something larger."""
         return [max(2 * spec.span_bytes, _STRIDED_ROOM * spec.value_bytes) + 4096 for spec in self.outputs]

@@ -205,6 +205,9 @@ class Sandbox(Protocol):
             SandboxError: the sandbox could not be set up.
         """
 
+    def environment(self) -> dict[str, str]:
+        """The environment of workers."""
+
     def close(self) -> None:
         """Kill all workers and free everything. Idempotent."""
 
