@@ -299,7 +299,9 @@ class TileWriter:
             if isinstance(arg, Expr) and not literal:
                 texts.append(self._operand(arg, value.op, position, compute, pattern))
             else:
-                texts.append(self._number(number, compute))
+                text = self._number(number, compute)
+                wide = value.op == "pow" and compute == "float64"  # a bare number would be a float32 to libdevice
+                texts.append(f"tl.full((), {text}, tl.float64)" if wide else text)
         bare = re.fullmatch(r"[\w.]+\(\{0\}(, \{\d\})*(, [^{}]*)?\)", pattern)
         parts = [t if bare or _NUMBER.fullmatch(t) else atom(t) for t in texts]
         text = pattern.format(*parts, t=f"tl.{compute}", zero="0.0" if compute.startswith("float") else "0")
