@@ -57,7 +57,7 @@ class _Emitter:
 
     def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
         self.graph, self.plan, self.options = graph, plan, options
-        self.forward = TritonForward(plan.program, graph.attributes)
+        self.forward = TritonForward(plan.program, graph)
         self.kernels: list[Kernel] = []
         self.report: list[dict[str, Any]] = []
 

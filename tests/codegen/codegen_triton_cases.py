@@ -112,6 +112,20 @@ def gelu_cancels_less_than_eager():
 
 
 @case
+def what_is_made_of_nothing_is_on_the_inputs_device():
+    built = build("return torch.ones(4) * 2, torch.arange(5) + 1, torch.zeros(2, 3)", "torch.randn(2)")
+    assert "device=x.device" in built.generated.source
+    built.check()
+
+
+@case
+def operators_without_a_template_stay_in_torch():
+    built = build("return x.topk(2)[0].exp(), torch.cat([x, x * 2]).softmax(-1), x.argmax()", "torch.randn(4, 5)")
+    assert {"topk.default", "cat.default", "argmax.default"} == set(built.in_torch())
+    built.check()
+
+
+@case
 def views():
     build(returned(VIEWS), "torch.randn(4, 6, 10)").check()
 
@@ -327,7 +341,9 @@ def half_types():
 
 @case
 def float64_is_computed_in_float64():
-    forward = returned(["x.exp() * 0.1", "F.gelu(x)", "x.softmax(-1)", "x.sqrt()", "x.mean()", "torch.log1p(x)", "x**1.7"])
+    forward = returned(
+        ["x.exp() * 0.1", "F.gelu(x)", "x.softmax(-1)", "x.sqrt()", "x.mean()", "torch.log1p(x)", "x**1.7"]
+    )
     built = build(forward, "torch.rand(6, 40, dtype=torch.float64)")
     reference, candidate, given = built.models({})
     for mine, true in zip(candidate(*given), reference.double()(*given), strict=True):
