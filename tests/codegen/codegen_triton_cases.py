@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from unittest import mock
 
 from kernelwright.evaluator.backends._triton_interpreter import install
 
@@ -30,7 +31,7 @@ from test_codegen_operators import (  # noqa: E402
     VIEWS,
 )
 
-from kernelwright.codegen import schedule_space  # noqa: E402
+from kernelwright.codegen import _triton_tiles, schedule_space  # noqa: E402
 from kernelwright.datasets import load_suite  # noqa: E402
 
 CASES = {}
@@ -364,6 +365,17 @@ def shape_variants_share_one_candidate():
     )
     for variant in variants:
         built.check(variant)
+
+
+@case
+def large_tensors_are_indexed_with_64_bits():
+    forward = "return x.exp(), x.softmax(-1), x.sum(1), x.argmax(-1), x.cumsum(1), x @ x.mT, F.max_pool2d(x, 2)"
+    with mock.patch.object(_triton_tiles, "LARGE", 3000):
+        built = build(forward, "torch.randn(3, 34, 33)", {"rows": "blocks"})
+    assert built.generated.source.count("tl.program_id(0)") == 7
+    assert built.generated.source.count("tl.program_id(0).to(tl.int64)") == 7
+    assert ".to(tl.int64)" not in build("return x.exp()", "torch.randn(4, 5)").generated.source
+    built.check()
 
 
 @case
