@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kernelwright.codegen._forward import ForwardWriter, attribute
-from kernelwright.codegen._graph import Symbol
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._graph import Graph, Input, Symbol
+from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._size import Shape
 from kernelwright.codegen._triton_tiles import Kernel
 
@@ -14,15 +14,10 @@ from kernelwright.codegen._triton_tiles import Kernel
 class TritonForward(ForwardWriter):
     """As the C++ one, but that memory is on the device of the inputs, and that kernels take contiguous memory only."""
 
-    @property
-    def device(self) -> str:
-        """The device that everything is on."""
-        leaves = [v for v in self.program.values if v.op == "leaf" and v.attrs["kind"] != "constant"]
-        first = next(iter([*self.inputs, *leaves]), None)
-        if first is None:
-            return '"cuda"'
-        target = first.attrs["target"]
-        return f"{target if first in self.inputs else attribute(target)}.device"
+    def __init__(self, program: Program, graph: Graph) -> None:
+        super().__init__(program, graph.attributes)
+        places = [item.target if item.kind == "input" else attribute(item.target) for item in _tensors(graph)]
+        self.device = f"{places[0]}.device" if places else '"cuda"'  # of the first tensor that forward can reach
 
     def _allocate(self, value: Value, dims: Shape) -> None:
         like = next((v for v in self.inputs if v.shape == dims and v.dtype == value.dtype), None)
@@ -64,3 +59,9 @@ class TritonForward(ForwardWriter):
 
     def _constant_name(self, leaf: Value) -> str:
         return leaf.name.upper()
+
+
+def _tensors(graph: Graph) -> list[Input]:
+    """What a model is given, its inputs first."""
+    given = [item for item in graph.inputs if item.kind != "constant"]
+    return sorted(given, key=lambda item: item.kind != "input")

@@ -50,13 +50,13 @@ def _filters(value: Value, variants: int) -> Layout:
 def _image(writer: TileWriter, value: Value, layout: Layout) -> tuple[list[str], str, str]:
     """How a tile of windows is read: statements in the loop over the depth, the place in memory, and the mask."""
     x, weight = value.args
-    lines, place = [], f"batch * {writer.sizes.expr(x.shape[1], 'channels')}"
+    channels = writer.sizes.expr(x.shape[1], "channels")
     height, width = (writer.sizes.expr(s, f"kernel_{d}") for s, d in zip(weight.shape[2:], "hw", strict=True))
     channel = f"depth[:, None] // ({height} * {width})"
     taps = (f"depth[:, None] // {width} % {height}", f"depth[:, None] % {width}")
     across = writer.sizes.expr(value.shape[-1], "out_w")
     pixels = (f"column // {across}", f"column % {across}")
-    place, inside = f"({place} + {channel})", []
+    place, inside, lines = f"(batch * {channels} + {channel})", [], []
     for d, letter in enumerate("yx"):
         step, border, gap = (value.attrs[key][d] for key in ("stride", "padding", "dilation"))
         start = pixels[d] if step.equals(1) else f"({pixels[d]}) * {writer.sizes.expr(step, f'stride_{letter}')}"
@@ -106,7 +106,7 @@ def _accumulate(writer: TileWriter, layout: Layout, dtype: str, gathered: tuple[
     precision = ', input_precision="ieee"' if dtype == "float32" else ""
     writer.emit("acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)")
     writer.open(f"for start in range(0, {depth}, BLOCK_K):")
-    writer.emit("depth = start + tl.arange(0, BLOCK_K)")
+    writer.emit(f"depth = start + {writer.lanes('BLOCK_K')}")
     _load_side(writer, "left", layout, layout.left, (layout.m, "row", "[None, :]"), depth)
     if gathered is None:
         _load_side(writer, "right", layout, layout.right, (layout.n, "column", "[:, None]"), depth)

@@ -24,7 +24,7 @@ from kernelwright.codegen._triton_forward import TritonForward
 from kernelwright.codegen._triton_gemm import gemm_kernel
 from kernelwright.codegen._triton_math import fast, helpers
 from kernelwright.codegen._triton_nest import nest_kernels
-from kernelwright.codegen._triton_schedule import CHOICES, CONSTANTS, complete, relevant
+from kernelwright.codegen._triton_schedule import CONSTANTS, choices, complete, relevant
 from kernelwright.codegen._triton_templates import pool_kernel, scan_kernel
 from kernelwright.codegen._triton_tiles import Kernel
 from kernelwright.records import KnobValue
@@ -57,7 +57,7 @@ class _Emitter:
 
     def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
         self.graph, self.plan, self.options = graph, plan, options
-        self.forward = TritonForward(plan.program, graph.attributes)
+        self.forward = TritonForward(plan.program, graph)
         self.kernels: list[Kernel] = []
         self.report: list[dict[str, Any]] = []
 
@@ -111,6 +111,7 @@ class _Emitter:
 
     def _knobs(self, forward: str) -> str:
         names = [name for name in CONSTANTS if re.search(rf"\b{name}\b(?!=)", forward)]
-        lines = [f"    {name!r}: {list(CHOICES[name])}," for name in names]
+        known = choices(self.graph)
+        lines = [f"    {name!r}: {list(known[name])}," for name in names]
         values = [f"{name} = {self.options[name]!r}" for name in names]
         return "\n".join(["KNOBS = {", *lines, "}", *values])

@@ -71,7 +71,7 @@ def _total(nest: Nest, name: str, title: str) -> Kernel:
 def _reduction(nest: Nest, name: str, title: str, options: Mapping[str, Any]) -> Kernel:
     writer = _RowWriter(nest, options)
     writer.write()
-    lanes = writer.lanes
+    lanes = writer.across
     text = writer.function(name, title, [lanes, "BLOCK"])
     sizes = {"count": writer.kept.extent(nest.variants), "length": writer.reduced.extent(nest.variants)}
     block = power_of_two(sizes["length"], "length")
@@ -110,7 +110,7 @@ class _RowWriter(ReductionWriter):
     def __init__(self, nest: Nest, options: Mapping[str, Any]) -> None:
         row = nest.mode == "row"
         vector = [] if row or nest.vector is None else [nest.vector]
-        self.lanes = "ROWS" if row else "COLUMNS"
+        self.across = "ROWS" if row else "COLUMNS"
         self.kept = Axis("row" if row else "column", [*nest.outer, *vector], "[:, None]" if row else "[None, :]")
         self.reduced = Axis("column" if row else "step", nest.inner, "[None, :]" if row else "[:, None]")
         super().__init__(nest, [self.kept, self.reduced], fill=True)
@@ -121,7 +121,7 @@ class _RowWriter(ReductionWriter):
         """All statements."""
         stores = [s for s in self.nest.stores if not s[1].final]
         self.arguments_first([*self.nest.loads(), *(v for v, _, _ in stores)])
-        self.declare(self.kept, f"{self.program()} * {self.lanes}", self.lanes, "rows")
+        self.declare(self.kept, f"{self.program()} * {self.across}", self.across, "rows")
         if self.whole:
             self.declare(self.reduced, "0", "BLOCK", "cols")
             for expr in self.nest.order:
@@ -153,7 +153,7 @@ class _RowWriter(ReductionWriter):
         if not reduces and not stores:
             return
         self._hoist([*(e.args[0] for e in reduces), *(e for _, e, _ in stores)])
-        shape = f"[{self.lanes}, BLOCK]" if self.nest.mode == "row" else f"[BLOCK, {self.lanes}]"
+        shape = f"[{self.across}, BLOCK]" if self.nest.mode == "row" else f"[BLOCK, {self.across}]"
         names = {expr: self.declare_lanes(expr, shape) for expr in reduces}
         scope, known = set(self.names_taken), dict(self.texts)
         extent = self.sizes.expr(self.reduced.extent(self.nest.variants), "cols")

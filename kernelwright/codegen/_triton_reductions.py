@@ -89,7 +89,7 @@ class ReductionWriter(TileWriter):
 
     def _positions(self) -> str:
         """The position along the reduced axis, as an index into a row."""
-        return self.axes[-1].name
+        return f"{self.axes[-1].name}.to(tl.int32)" if self.wide else self.axes[-1].name
 
     def _position(self, expr: Expr, lanes: str, at: str, mask: str, operand: str = "") -> None:
         """The first position of an extreme value, or of the first NaN."""

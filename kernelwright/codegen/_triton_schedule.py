@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernelwright.codegen._builder import HALVES
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._nest import Nest
 from kernelwright.codegen._plan import Plan, make_plan
@@ -26,10 +27,10 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "REDUCE_WARPS": (4, 2, 8, 16),
     "BLOCK_M": (64, 32, 128),
     "BLOCK_N": (64, 32, 128),
-    "BLOCK_K": (32, 16, 64),
+    "BLOCK_K": (32, 16),
     "GROUP_M": (8, 1, 4, 16),
     "GEMM_WARPS": (4, 2, 8),
-    "GEMM_STAGES": (3, 1, 2, 4),
+    "GEMM_STAGES": (3, 2, 4),
 }
 CONSTANTS = tuple(name for name in CHOICES if name.isupper())
 _FIXED = {"backend": "triton", "in_place": False}  # read by the steps that both emitters share
@@ -38,9 +39,12 @@ _APPROXIMATE = {"exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "sigmoid", "
 
 def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
     """Every choice with its values, the default for this graph first."""
+    found = dict(CHOICES)
     if _is_convolution(graph):
-        return {**CHOICES, "conv": ("own", "library")}
-    return CHOICES
+        found["conv"] = ("own", "library")
+    if {i.info.dtype for i in graph.inputs if "float" in i.info.dtype} <= {*HALVES}:
+        found["BLOCK_K"] = (64, 32, 128)  # half the bytes: deeper tiles fit into the same shared memory
+    return found
 
 
 def _is_convolution(graph: Graph) -> bool:
@@ -54,14 +58,13 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     Raises:
         CodegenError: an unknown choice, or a value that it doesn't have.
     """
+    known = choices(graph)
     for name, value in schedule.items():
-        if name not in CHOICES:
-            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(CHOICES)}")
-        if value not in CHOICES[name]:
-            raise CodegenError(
-                f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, CHOICES[name]))}"
-            )
-    return {**{name: schedule.get(name, values[0]) for name, values in choices(graph).items()}, **_FIXED}
+        if name not in known:
+            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(known)}")
+        if value not in known[name]:
+            raise CodegenError(f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, known[name]))}")
+    return {**{name: schedule.get(name, values[0]) for name, values in known.items()}, **_FIXED}
 
 
 def relevant(graph: Graph) -> tuple[str, ...]:

@@ -8,15 +8,9 @@ from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._size import Size, product
 from kernelwright.codegen._triton_nest import power_of_two
-from kernelwright.codegen._triton_tiles import Kernel
+from kernelwright.codegen._triton_tiles import Kernel, is_large, program_number
 
 _UNROLLED = 32  # windows up to this size are unrolled
-_LARGE = 1 << 31
-
-
-def _program(values: list[Value], variants: int) -> str:
-    wide = any(max(product(v.shape, variants).values) >= _LARGE for v in values)
-    return "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"
 
 
 def _function(name: str, title: str, sizes: KernelSizes, constants: list[str], lines: list[str]) -> str:
@@ -41,7 +35,10 @@ def pool_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
     letters = "dhw"[-rank:]
     volume = product(value.shape, variants)
     n = sizes.expr(volume, "n")
-    lines = [f"at = {_program([x, value], variants)} * BLOCK + tl.arange(0, BLOCK)", f"at_inside = at < {n}"]
+    lines = [
+        f"at = {program_number(is_large([product(x.shape, variants), volume]))} * BLOCK + tl.arange(0, BLOCK)",
+        f"at_inside = at < {n}",
+    ]
     lines += _decoded(value, letters, sizes, variants)
     largest = value.attrs["kind"] == "max"
     lines.append(f"result = tl.full([BLOCK], {_start(largest)}, tl.float32)")
@@ -113,17 +110,19 @@ def scan_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
     lanes, axis = ("ROWS", 1) if rows else ("COLUMNS", 0)
     across, along = ("[:, None]", "[None, :]") if rows else ("[None, :]", "[:, None]")
     shape = f"[{lanes}, 1]" if rows else f"[1, {lanes}]"
+    large = is_large([product(x.shape, variants)])
+    program, wide = program_number(large), ".to(tl.int64)" if large else ""
     steps, start, join = sizes.expr(length, "steps"), *(("0", "+") if kind == "cumsum" else ("1", "*"))
     total = f"tl.sum(value, {axis}, keep_dims=True)"
     if kind == "cumprod":
         total = f"tl.reduce(value, {axis}, kw_multiply, keep_dims=True)"
     lines = [
-        f"row = {_program([x], variants)} * {lanes} + tl.arange(0, {lanes}){across}",
+        f"row = {program} * {lanes} + tl.arange(0, {lanes}){across}",
         f"row_inside = row < {sizes.expr(count, 'rows')}",
         f"base = {_base(sizes, width, steps)}",
         f"carry = tl.full({shape}, {start}.0, tl.float32)",
         f"for start in range(0, {steps}, BLOCK):",
-        f"    step = start + tl.arange(0, BLOCK){along}",
+        f"    step = start + tl.arange(0, BLOCK){wide}{along}",
         f"    inside = row_inside & (step < {steps})",
         "    at = base + step" + ("" if rows else f" * {sizes.expr(width, 'width')}"),
         f"    value = tl.load(x + at, mask=inside, other={start}).to(tl.float32)",

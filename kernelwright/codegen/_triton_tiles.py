@@ -23,7 +23,7 @@ _FRIENDLY = {"sum": "total", "amax": "largest", "amin": "smallest", "any": "foun
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"-?[\d.]+(e[+-]?\d+)?")
 _LONGEST_INLINE = 48
-_LARGE = 1 << 31  # elements from which an index needs 64 bits
+LARGE = 1 << 31  # elements from which an index needs 64 bits
 
 
 @dataclass
@@ -109,6 +109,7 @@ class TileWriter:
         self.uses = _uses(nest)
         self.lines: list[str] = []
         self.depth = 1
+        self.wide = False
 
     # ------------------------------------------------------------------------------------------ lines and names
 
@@ -172,14 +173,18 @@ class TileWriter:
         """The number of this program, wide enough for every index that is made of it, in ``others`` as well."""
         values = [*self.nest.loads(), *(v for v, _, _ in self.nest.stores), *others]
         volumes = [self.nest.volume(), *(product(v.shape, self.nest.variants) for v in values)]
-        wide = any(max(volume.values) >= _LARGE for volume in volumes)
-        return "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"
+        self.wide = is_large(volumes)
+        return program_number(self.wide)
+
+    def lanes(self, count: str) -> str:
+        """The positions in a block."""
+        return f"tl.arange(0, {count})" + (".to(tl.int64)" if self.wide else "")
 
     def declare(self, axis: Axis, start: str, count: str, preferred: str = "n") -> None:
         """The index of an axis, its mask, and its loops' variables."""
         extent = self.sizes.expr(axis.extent(self.nest.variants), preferred)
         begin = "" if start == "0" else f"{start} + "
-        self.emit(f"{axis.name} = {begin}tl.arange(0, {count}){axis.subscript}")
+        self.emit(f"{axis.name} = {begin}{self.lanes(count)}{axis.subscript}")
         self.emit(f"{axis.inside} = {axis.name} < {extent}")
         self.decode(axis.name, axis.loops)
 
@@ -299,7 +304,9 @@ class TileWriter:
             if isinstance(arg, Expr) and not literal:
                 texts.append(self._operand(arg, value.op, position, compute, pattern))
             else:
-                texts.append(self._number(number, compute))
+                text = self._number(number, compute)
+                wide = value.op == "pow" and compute == "float64"  # a bare number would be a float32 to libdevice
+                texts.append(f"tl.full((), {text}, tl.float64)" if wide else text)
         bare = re.fullmatch(r"[\w.]+\(\{0\}(, \{\d\})*(, [^{}]*)?\)", pattern)
         parts = [t if bare or _NUMBER.fullmatch(t) else atom(t) for t in texts]
         text = pattern.format(*parts, t=f"tl.{compute}", zero="0.0" if compute.startswith("float") else "0")
@@ -325,6 +332,16 @@ class TileWriter:
                 return self.numbers.setdefault(number, f"factor{len(self.numbers)}")
             number = number.values[0]
         return literal(number, dtype)
+
+
+def is_large(volumes: Iterable[Size]) -> bool:
+    """True where an index into so many elements does not fit into 32 bits."""
+    return any(max(volume.values) >= LARGE for volume in volumes)
+
+
+def program_number(wide: bool) -> str:
+    """The number of a program."""
+    return "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"
 
 
 def friendly(name: str) -> str:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from unittest import mock
 
 from kernelwright.evaluator.backends._triton_interpreter import install
 
@@ -30,7 +31,7 @@ from test_codegen_operators import (  # noqa: E402
     VIEWS,
 )
 
-from kernelwright.codegen import schedule_space  # noqa: E402
+from kernelwright.codegen import _triton_tiles, schedule_space  # noqa: E402
 from kernelwright.datasets import load_suite  # noqa: E402
 
 CASES = {}
@@ -109,6 +110,20 @@ def gelu_cancels_less_than_eager():
     mine, eager = ((model(x).double() - true).abs() for model in (candidate, reference))
     assert mine.max() < 1e-6
     assert (mine / true.abs()).max() < (eager / true.abs()).max() / 4
+
+
+@case
+def what_is_made_of_nothing_is_on_the_inputs_device():
+    built = build("return torch.ones(4) * 2, torch.arange(5) + 1, torch.zeros(2, 3)", "torch.randn(2)")
+    assert "device=x.device" in built.generated.source
+    built.check()
+
+
+@case
+def operators_without_a_template_stay_in_torch():
+    built = build("return x.topk(2)[0].exp(), torch.cat([x, x * 2]).softmax(-1), x.argmax()", "torch.randn(4, 5)")
+    assert {"topk.default", "cat.default", "argmax.default"} == set(built.in_torch())
+    built.check()
 
 
 @case
@@ -327,7 +342,9 @@ def half_types():
 
 @case
 def float64_is_computed_in_float64():
-    forward = returned(["x.exp() * 0.1", "F.gelu(x)", "x.softmax(-1)", "x.sqrt()", "x.mean()", "torch.log1p(x)"])
+    forward = returned(
+        ["x.exp() * 0.1", "F.gelu(x)", "x.softmax(-1)", "x.sqrt()", "x.mean()", "torch.log1p(x)", "x**1.7"]
+    )
     built = build(forward, "torch.rand(6, 40, dtype=torch.float64)")
     reference, candidate, given = built.models({})
     for mine, true in zip(candidate(*given), reference.double()(*given), strict=True):
@@ -348,6 +365,17 @@ def shape_variants_share_one_candidate():
     )
     for variant in variants:
         built.check(variant)
+
+
+@case
+def large_tensors_are_indexed_with_64_bits():
+    forward = "return x.exp(), x.softmax(-1), x.sum(1), x.argmax(-1), x.cumsum(1), x @ x.mT, F.max_pool2d(x, 2)"
+    with mock.patch.object(_triton_tiles, "LARGE", 3000):
+        built = build(forward, "torch.randn(3, 34, 33)", {"rows": "blocks"})
+    assert built.generated.source.count("tl.program_id(0)") == 7
+    assert built.generated.source.count("tl.program_id(0).to(tl.int64)") == 7
+    assert ".to(tl.int64)" not in build("return x.exp()", "torch.randn(4, 5)").generated.source
+    built.check()
 
 
 @case

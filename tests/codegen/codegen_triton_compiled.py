@@ -8,12 +8,17 @@ from __future__ import annotations
 import json
 import sys
 
+from triton.runtime.jit import JITFunction
+
 from kernelwright.evaluator.backends._triton_capture import capture
+
+RUN = JITFunction.run
 
 
 def main():
     found = {}
     for name, payload in json.load(sys.stdin).items():
+        JITFunction.run = RUN  # each capture puts its own recorder here
         reply = capture(payload)
         kept = [{key: launch[key] for key in ("kernel", "knobs", "error", "ptx")} for launch in reply["launches"]]
         found[name] = {"launches": kept, "fault": reply["fault"]}
