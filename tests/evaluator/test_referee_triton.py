@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from referee_small_problems import make_problem
 
 from kernelwright.evaluator._profile_static import objection
 from kernelwright.records import Candidate, KernelResources, Profile, Stage, Status
@@ -126,3 +127,58 @@ def test_one_architecture_and_one_configuration_are_enough(kernels, refused):
     said = objection(Profile(rung="static", kernels=tuple(kernels)))
     assert bool(said) == refused
     assert ("too large" in said) == refused
+
+
+GELU_PROBLEM = """
+import torch
+import torch.nn as nn
+
+PROBLEM = {
+    "category": "pointwise",
+    "inputs": {"x": {"fill": "normal", "low": -100.0, "high": 100.0}},
+    "variants": {"interpreter": [{"N": 300}]},
+}
+N = 300
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.gelu(x)
+
+
+def get_inputs():
+    return [torch.randn(N)]
+
+
+def get_init_inputs():
+    return []
+"""
+GELU = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def gelu_kernel(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + at, mask=at < n)
+    tl.store(y + at, 0.5 * values * libdevice.erfc(-values * 0.70710678118654752), mask=at < n)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        gelu_kernel[(triton.cdiv(x.numel(), 128),)](x, y, x.numel(), BLOCK=128)
+        return y
+"""
+
+
+def test_what_the_interpreter_computes_is_not_taken_for_the_candidates_own_torch(referee):
+    with referee.open(make_problem(GELU_PROBLEM, "gelu"), baselines=("eager",)) as session:
+        made = Candidate(problem_id=session.problem.id, source=GELU, backend="triton")
+        verdict = session.judge(made, profile=False).verdict
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert not any(found.rule == "torch-operators" and "erfc" in found.evidence for found in verdict.findings)
