@@ -40,6 +40,7 @@ BASELINES = (
 LOAD_TIMEOUT_S = 60.0
 _WORKER_LIFE_S = 6 * 3600.0
 _GPU_HOST_BYTES = 16 << 30  # of host memory that a worker on a GPU may take: its driver maps a lot
+_GPU_FOLDERS = ("/sys/bus/pci", "/sys/devices", "/sys/module")  # in which its driver looks for it; read-only
 _GPU_PIDS = 256
 _GPU_FILES = 1024
 _EXAMINED_S = 300.0
@@ -248,24 +249,27 @@ class Referee:
         inductor_cache: str | None = None,
         device: Device | None = None,
     ) -> Client:
-        """Start a worker on the timing core(s); with a ``device`` it can be seen, and there is memory for its driver.
+        """Start a worker on the timing core(s). With a GPU as its ``device``, that is seen, its driver gets what it
+        needs, and programs may be started: Triton's assembler is one.
 
         ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
         one problem, shared by the reference's workers of that problem alone. Rungs without a file system of their own
         cannot show it; there each of these workers compiles for itself.
         """
-        mounts, variables = [], dict(env or {})
+        on_gpu = device is not None and device.is_gpu
+        mounts = [Mount(path) for path in _GPU_FOLDERS if on_gpu and os.path.isdir(path)]
+        variables = dict(env or {})
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
             folder = self._cache_dir / "inductor" / inductor_cache[:32]
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o1777)
             mounts.append(Mount(str(folder), "/cache", writable=True))
-            variables["TORCHINDUCTOR_CACHE_DIR"] = "/cache"
+            variables |= {"TORCHINDUCTOR_CACHE_DIR": "/cache", "TRITON_CACHE_DIR": "/cache/triton"}
         return Client(
             self.sandbox,
             entry,
             name=name,
-            limits=self.limits(allow_exec=allow_exec, device=device),
+            limits=self.limits(allow_exec=allow_exec or on_gpu, device=device),
             cpus=self._worker_cpus,
             builds=builds,
             env=variables,

@@ -41,8 +41,7 @@ class Workers:
 
     def candidate(self, env: Mapping[str, str], builds: Builder | None = None) -> Side:
         """A fresh worker for a candidate; nothing is loaded yet. ``builds``: instead of the build service."""
-        jit = self._device is not None and self._device.is_gpu  # Triton starts the assembler
-        return self._start("candidate", builds=builds or self._referee.builds, env=env, allow_exec=jit)
+        return self._start("candidate", builds=builds or self._referee.builds, env=env)
 
     def bare(self, name: str) -> Side:
         """A worker that has its door and holds no code but ours.
@@ -138,7 +137,6 @@ class Workers:
         *,
         builds: Builder | None = None,
         compiles: bool = False,
-        allow_exec: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> Side:
         door = Door(self._referee.door_library)
@@ -147,7 +145,7 @@ class Workers:
                 f"kernelwright.evaluator.{'_compiler' if compiles else '_worker'}:main",
                 name=name,
                 builds=builds,
-                allow_exec=compiles or allow_exec,
+                allow_exec=compiles,
                 env=env,
                 inductor_cache=self._problem.sha256 if compiles else None,
                 device=self._device,
