@@ -27,7 +27,7 @@ from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKerne
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.datasets import LintRecords, lint
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
-from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
+from kernelwright.records import Backend, Candidate, Evaluation, Problem, RunConfig, Status
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
@@ -56,7 +56,12 @@ class RefereeLike(Protocol):
     """What a run needs of the referee. ``kernelwright.evaluator.Referee`` is one."""
 
     def open(
-        self, problem: Problem, *, baselines: Sequence[str] = ..., on_stage: Callable[[str], None] | None = ...
+        self,
+        problem: Problem,
+        *,
+        backend: Backend = ...,
+        baselines: Sequence[str] = ...,
+        on_stage: Callable[[str], None] | None = ...,
     ) -> AbstractContextManager[Session]:
         """A session for one problem."""
         ...
@@ -131,7 +136,10 @@ class ProblemJob:
         raise AssertionError("unreachable")
 
     def _work(self, started: float) -> RunResult:
-        with self.referee.open(self.problem, baselines=self.config.baselines, on_stage=self._stage) as session:
+        opened = self.referee.open(
+            self.problem, backend=self.config.backend, baselines=self.config.baselines, on_stage=self._stage
+        )
+        with opened as session:
             self._lint(session)
             ledger = StoreLedger(self.store, self.run_id, self.problem.id)
             tools = StepTools(

@@ -27,7 +27,7 @@ from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._session import ProblemSession
 from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator.backends import EmulatorLibrary
-from kernelwright.records import Candidate, Environment, Evaluation, Problem, Status, Verdict
+from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, open_sandbox, product_memfd
 
 BASELINES = (
@@ -68,9 +68,14 @@ class EvaluatorPool(Protocol):
     """Whatever can judge candidates: the local referee here, many devices elsewhere."""
 
     def open(
-        self, problem: Problem, *, baselines: Sequence[str] = ..., on_stage: Callable[[str], None] | None = ...
+        self,
+        problem: Problem,
+        *,
+        backend: Backend = ...,
+        baselines: Sequence[str] = ...,
+        on_stage: Callable[[str], None] | None = ...,
     ) -> ProblemSession:
-        """A session on one problem."""
+        """A session on one problem, mostly for candidates of ``backend``."""
 
 
 class Referee:
@@ -133,10 +138,11 @@ class Referee:
         self,
         problem: Problem,
         *,
+        backend: Backend = "cpp",
         baselines: Sequence[str] = ("eager", "compile"),
         on_stage: Callable[[str], None] | None = None,
     ) -> ProblemSession:
-        """A session on ``problem``; its reference has been run and found usable.
+        """A session on ``problem``; its reference has been run on the shapes of ``backend``, and found usable.
 
         Raises:
             InvalidReferenceError: it is not; ``data["line"]`` is the line at fault where one is known.
@@ -147,7 +153,7 @@ class Referee:
                 raise UsageError(f"unknown baseline {name!r}", hint=f"use some of {', '.join(BASELINES)}")
         session = ProblemSession(self, problem, baselines=baselines, on_stage=on_stage)
         try:
-            session.prepare("cpu")
+            session.prepare_for(backend)
         except BaseException:
             session.close()
             raise
@@ -166,7 +172,7 @@ class Referee:
     ) -> Evaluation:
         """One candidate in a session of its own; an unusable reference is status INVALID_REFERENCE."""
         try:
-            with self.open(problem, baselines=baselines, on_stage=on_stage) as session:
+            with self.open(problem, backend=candidate.backend, baselines=baselines, on_stage=on_stage) as session:
                 return session.judge(candidate, control=control, time=time, confirm=confirm)
         except InvalidReferenceError as error:
             verdict = Verdict(

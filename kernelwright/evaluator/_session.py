@@ -116,6 +116,14 @@ class ProblemSession:
         limits = self._referee.limits(wall_s=self._settings.capture_timeout_s, allow_exec=True)
         return self._referee.sandbox.call(entry, payload, limits=limits)
 
+    def prepare_for(self, backend: Backend) -> truth.CheckSet:
+        """The check set that candidates of a backend meet here.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+        """
+        return self.prepare(_class_of(backend, self._device_for(backend)))
+
     def prepare(self, device_class: DeviceClass = "cpu") -> truth.CheckSet:
         """The check set, made on first use by an oracle that is gone afterwards.
 
@@ -247,7 +255,7 @@ class ProblemSession:
     ) -> None:
         with progress.timed("screen"):
             self._screen(candidate, progress, control=control, refuse=screen)
-        check_set = self.prepare(_class_of(candidate.backend, progress.device))
+        check_set = self.prepare_for(candidate.backend)
         timekeeper = self._bench(progress.device).timekeeper
         with contextlib.ExitStack() as ending:
             replay = None if control else ending.enter_context(self._replay(candidate, check_set))

@@ -153,7 +153,12 @@ class FakeReferee:
 
     @contextmanager
     def open(
-        self, problem: Problem, *, baselines: Sequence[str] = (), on_stage: Callable[[str], None] | None = None
+        self,
+        problem: Problem,
+        *,
+        backend: str = "cpp",
+        baselines: Sequence[str] = (),
+        on_stage: Callable[[str], None] | None = None,
     ) -> Any:
         self.point(f"open {problem.name}")
         waiting = self.faults.get(problem.name, [])
