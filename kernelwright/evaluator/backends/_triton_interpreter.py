@@ -1,8 +1,8 @@
 """Triton kernels checked without a GPU: the interpreter, corrected, and ``cuda`` mapped to the CPU.
 
 Worker side only. Call ``install()`` before anything imports Triton, then import and run the candidate inside
-``cuda_as_cpu()``. What is checked is the result, for the shapes given and the first autotune configuration. Programs run
-one after another, in an order that changes from call to call; how fast anything is cannot be seen here.
+``cuda_as_cpu()``. What is checked is the result, for the shapes given and the first autotune configuration. Programs
+run one after another, in an order that changes from call to call; how fast anything is cannot be seen here.
 """
 
 from __future__ import annotations

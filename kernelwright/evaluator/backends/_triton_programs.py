@@ -65,7 +65,7 @@ def run_programs(executor: Any, arguments: tuple[Any, ...], named: dict[str, Any
 
 
 def polled(words: Any, answer: Any, *, changed: bool) -> None:
-    """A program asked ``words`` (addresses) and got ``answer``; it waits where that repeats and nothing is ``changed``."""
+    """A program asked ``words`` (addresses) and got ``answer``; where that repeats and changes nothing, it waits."""
     if _state["launch"] is not None:
         _state["launch"].polled((words.tobytes(), answer.tobytes()), changed)
 

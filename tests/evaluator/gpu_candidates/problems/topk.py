@@ -8,7 +8,7 @@ PROBLEM = {
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
     "variants": {
         "interpreter": [{"ROWS": 4, "COLS": 64}, {"ROWS": 3, "COLS": 32}],
-        "gpu": [{"ROWS": 1024, "COLS": 1024}],
+        "gpu": [{"ROWS": 1024, "COLS": 256}],
     },
 }
 ROWS = 4

@@ -1,0 +1,353 @@
+"""Kernels as people write them for GPUs, judged where there is none: right ones pass, wrong ones do not.
+
+Each is a candidate of its own in ``gpu_candidates``; ``kernelwright evaluate gpu_candidates/problems/P.py
+gpu_candidates/triton/C.py`` judges one of them by hand. Its docstring names the problem and the features that it shows.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernelwright.datasets import find_problem
+from kernelwright.evaluator import Referee
+from kernelwright.inline._cuda_compiler import find_nvcc
+from kernelwright.records import Candidate, Evaluation, Stage, Status
+
+ROOT = Path(__file__).with_name("gpu_candidates")
+# What is hard to check without a device, and how a candidate's text shows that it has it.
+FEATURES = {
+    "triton": {
+        "bf16-dot": r"tl\.dot\((?s:.)*bfloat16|bfloat16(?s:.)*tl\.dot\(",
+        "fp8-dot": r"float8\w+(?s:.)*tl\.dot\(",
+        "descriptor": r"tl\.make_tensor_descriptor\(|TensorDescriptor\.from_tensor\(",
+        "scan": r"tl\.(?:associative_scan|cumsum)\(",
+        "atomics": r"tl\.atomic_\w+\(",
+        "autotune": r"@triton\.autotune\(",
+    },
+    "cuda": {
+        "launcher": r"load_inline\((?s:.)*cuda_sources=|torch::Tensor \w+\((?:const )?torch::Tensor",
+        "template": r"template <[^>]*(?:typename|int|bool)",
+        "warp": r"__shfl_\w+sync\(|cg::reduce\(|\.shfl_\w+\(",
+        "dynamic": r"extern __shared__",
+        "cooperative": r"cooperative_groups",
+    },
+}
+MOST_UNCHECKED = 0.1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One file of ``gpu_candidates``: ``name`` is ``<backend>/<stem>``."""
+
+    name: str
+    backend: str
+    problem: str
+    features: frozenset[str]
+    source: str
+
+    @staticmethod
+    def read(path: Path) -> Kernel:
+        source = path.read_text()
+        header = dict(re.findall(r"^(\w+): (.+)$", ast.get_docstring(ast.parse(source)) or "", re.M))
+        features = frozenset(header.get("features", "").split(", ")) - {""}
+        return Kernel(f"{path.parent.name}/{path.stem}", path.parent.name, header["problem"], features, source)
+
+
+KERNELS = {kernel.name: kernel for kernel in map(Kernel.read, sorted(ROOT.glob("[ct]*/*.py")))}
+
+
+def of(backend: str) -> list[Kernel]:
+    return [kernel for kernel in KERNELS.values() if kernel.backend == backend]
+
+
+def judge_all(referee: Referee, kernels: list[Kernel], **options: bool) -> dict[str, Evaluation]:
+    """All of them, problem by problem."""
+    found = {}
+    by_problem = defaultdict(list)
+    for kernel in kernels:
+        by_problem[kernel.problem].append(kernel)
+    for problem, members in by_problem.items():
+        with referee.open(find_problem(str(ROOT / f"problems/{problem}.py")), baselines=("eager",)) as session:
+            for kernel in members:
+                made = Candidate(problem_id=session.problem.id, source=kernel.source, backend=kernel.backend)
+                found[kernel.name] = session.judge(made, **options)
+    return found
+
+
+@pytest.fixture(scope="module")
+def verdicts(referee):
+    if find_nvcc() is None:
+        pytest.skip("no nvcc here: install CUDA's toolkit to run the tests of CUDA candidates")
+    with ThreadPoolExecutor(2) as pool:
+        halves = [pool.submit(judge_all, referee, of(backend)) for backend in FEATURES]
+        return {name: evaluation.verdict for half in halves for name, evaluation in half.result().items()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_right_kernel_passes_or_is_not_checkable(verdicts, name):
+    verdict = verdicts[name]
+    assert verdict.status in (Status.PASSED, Status.UNCHECKED), verdict.reason
+    assert verdict.timing is None
+    if verdict.status is Status.PASSED:
+        assert verdict.stage is Stage.CHECKED
+    else:
+        assert "not checkable" in verdict.reason or "emulator does not take it" in verdict.reason
+
+
+def test_few_kernels_end_unchecked(verdicts):
+    for backend in FEATURES:
+        unchecked = [kernel.name for kernel in of(backend) if verdicts[kernel.name].status is Status.UNCHECKED]
+        assert len(unchecked) <= MOST_UNCHECKED * len(of(backend)), unchecked
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS.values()])
+def test_every_kernel_has_a_static_profile(verdicts, name):
+    if verdicts[name].status is Status.UNCHECKED and KERNELS[name].backend == "cuda":
+        pytest.xfail("what the emulator does not take has no profile")
+    kernels = verdicts[name].profile.kernels
+    assert {kernel.architecture for kernel in kernels} == {"sm_80", "sm_90", "sm_100"}
+    assert all(kernel.registers for kernel in kernels if not kernel.problem)
+    assert any(not kernel.problem for kernel in kernels)
+
+
+def test_the_kernels_show_what_is_hard_to_check():
+    assert len(of("triton")) >= 40
+    assert len(of("cuda")) >= 20
+    for backend, features in FEATURES.items():
+        hard = [kernel for kernel in of(backend) if kernel.features & set(features)]
+        assert len(hard) >= len(of(backend)) / 2
+        assert set(features) == {name for kernel in hard for name in kernel.features}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_header_tells_the_truth(name):
+    kernel = KERNELS[name]
+    for feature in kernel.features:
+        assert re.search(FEATURES[kernel.backend][feature], kernel.source), feature
+
+
+# ------------------------------------------------------------------------------------------------- wrong kernels
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A right kernel with one thing changed: ``(old, new)`` pairs, how it ends, and what the reason says."""
+
+    what: str
+    kernel: str
+    changes: tuple[tuple[str, str], ...]
+    status: Status
+    words: str = ""
+
+    @property
+    def source(self) -> str:
+        source = KERNELS[self.kernel].source
+        for old, new in self.changes:
+            assert old in source, old
+            source = source.replace(old, new)
+        return source
+
+
+def fault(what: str, kernel: str, *changes: tuple[str, str], status: Status, words: str = "") -> Fault:
+    return Fault(what, kernel, changes, status, words)
+
+
+WRONG_VALUES, CRASH = Status.INCORRECT_NUMERICAL, Status.RUNTIME_ERROR
+FAULTS = (
+    fault(
+        "a load without its mask",
+        "triton/softmax_rows",
+        ('+ at, mask=at < cols, other=-float("inf"))', "+ at)"),
+        status=CRASH,
+        words="past the end of x",
+    ),
+    fault(
+        "a mask that is off by one",
+        "triton/argmax_pairs",
+        ("(at < cols), other", "(at <= cols), other"),
+        status=CRASH,
+        words="load out of bounds",
+    ),
+    fault(
+        "columns beyond the row in a sum of squares",
+        "triton/layer_norm_rows",
+        ("tl.where(inside, values - mean, 0.0)", "values - mean"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "an accumulator in bfloat16",
+        "triton/matmul_block_pointers",
+        ("(BM, BN), dtype=tl.float32", "(BM, BN), dtype=tl.bfloat16"),
+        ("acc += tl.dot(left, right)", "acc = (acc + tl.dot(left, right)).to(tl.bfloat16)"),
+        ("BK=32", "BK=16"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "sums that start with whatever lies there",
+        "triton/matmul_split_k",
+        ("torch.zeros(M, N", "torch.empty(M, N"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "a stride of the input for the output",
+        "triton/transpose_tiles",
+        ("y_ptr + at_row * rows + at_col", "y_ptr + at_row * cols + at_col"),
+        status=CRASH,
+    ),
+    fault(
+        "columns that no program writes",
+        "triton/embedding_rows",
+        ("triton.cdiv(width, 32))]", "1)]"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "padding that takes part",
+        "triton/max_pool",
+        ('mask=mask, other=-float("inf")', "mask=mask, other=0.0"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "an accumulator that is not corrected",
+        "triton/flash_attention",
+        ("acc * correction[:, None]", "acc"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "additions without atomics",
+        "triton/segment_sum_atomics",
+        (
+            "tl.atomic_add(y + low[:, None] * cols + at[None, :], values, mask=mask)",
+            "at = y + low[:, None] * cols + at[None, :]\n    tl.store(at, tl.load(at, mask=mask) + values, mask=mask)",
+        ),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "the last program taken for the one that ends last",
+        "triton/total_last_program",
+        ("if before == tl.num_programs(0) - 1", "if pid == tl.num_programs(0) - 1"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "the first program taken for the one that begins first",
+        "triton/column_sum_locked",
+        ("if count == 0", "if tl.program_id(0) == 0"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "bytes that are cut and not rounded",
+        "triton/quantise_rows",
+        ("libdevice.rint", "libdevice.trunc"),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "a tile that no device can hold",
+        "triton/matmul_persistent",
+        ("BM=16, BN=16, BK=32", "BM=256, BN=256, BK=128, num_stages=4"),
+        status=Status.COMPILE_ERROR,
+        words="matmul_kernel",
+    ),
+    fault(
+        "no barrier after partial sums",
+        "cuda/layer_norm_block_reduce",
+        ("= value;\n  __syncthreads();\n  if (threadIdx.x < 32) {", "= value;\n  if (threadIdx.x < 32) {"),
+        status=CRASH,
+        words="__syncthreads() is missing",
+    ),
+    fault(
+        "a tile overwritten while it is read",
+        "cuda/matmul_dynamic_shared",
+        ("threadIdx.x];\n    __syncthreads();", "threadIdx.x];"),
+        status=CRASH,
+        words="__syncthreads() is missing",
+    ),
+    fault(
+        "counts in shared memory without atomics",
+        "cuda/histogram_shared_atomics",
+        ("atomicAdd(&local[values[i]], 1)", "local[values[i]]++"),
+        status=CRASH,
+        words="Race",
+    ),
+    fault(
+        "storage of a collective used again too soon",
+        "cuda/cumsum_block_scan",
+        ("carry += total;\n    __syncthreads();", "carry += total;"),
+        status=CRASH,
+        words="Race",
+    ),
+    fault(
+        "too little dynamic shared memory",
+        "cuda/group_norm_shared_values",
+        ("(32 + width * pixels) * sizeof", "(width * pixels) * sizeof"),
+        status=CRASH,
+        words="dynamic shared memory",
+    ),
+    fault(
+        "shared memory that was not asked for",
+        "cuda/matmul_dynamic_shared",
+        ("STEP = 32;", "STEP = 512;"),
+        ("C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));", ""),
+        status=CRASH,
+        words="CannotLaunch",
+    ),
+    fault(
+        "no barrier of the grid",
+        "cuda/total_grid_sync",
+        ("grid.sync();", ""),
+        status=WRONG_VALUES,
+    ),
+    fault(
+        "a halo that reads beyond the image",
+        "cuda/conv2d_shared_halo",
+        ("r < side && c >= 0 && c < side", "r <= side && c >= 0 && c < side"),
+        status=CRASH,
+        words="past the end of",
+    ),
+    fault(
+        "lanes that the mask leaves out",
+        "cuda/softmax_warp_shuffles",
+        ("__shfl_xor_sync(0xffffffffu, v", "__shfl_xor_sync(0xffffu, v"),
+        status=CRASH,
+        words="mask 0x0000ffff leaves it out",
+    ),
+    fault(
+        "rows for columns",
+        "cuda/transpose_padded_tile",
+        ("y[(row + j) * rows + col]", "y[(row + j) * cols + col]"),
+        status=CRASH,
+        words="past the end of y",
+    ),
+    fault(
+        "a part of the output that nobody writes",
+        "cuda/swiglu_vectors",
+        ("<<<4, 64>>>(from, to, rows, half);\n  else", "<<<4, 64>>>(from, to, rows - 1, half);\n  else"),
+        status=WRONG_VALUES,
+    ),
+)
+
+
+@pytest.mark.parametrize("wrong", FAULTS, ids=[wrong.what for wrong in FAULTS])
+def test_a_wrong_kernel_is_found(referee, wrong):
+    kernel = KERNELS[wrong.kernel]
+    with referee.open(find_problem(str(ROOT / f"problems/{kernel.problem}.py")), baselines=("eager",)) as session:
+        made = Candidate(problem_id=session.problem.id, source=wrong.source, backend=kernel.backend)
+        verdict = session.judge(made, profile=wrong.status is Status.COMPILE_ERROR).verdict
+    assert verdict.status is wrong.status, verdict.reason
+    assert wrong.words in verdict.reason
+
+
+def test_a_configuration_that_cannot_be_launched_is_told_and_the_kernel_passes(referee):
+    kernel = KERNELS["triton/matmul_grouped"]
+    source = kernel.source.replace("(128, 256, 64))", "(256, 256, 128))")
+    with referee.open(find_problem(str(ROOT / f"problems/{kernel.problem}.py")), baselines=("eager",)) as session:
+        verdict = session.judge(Candidate(problem_id=session.problem.id, source=source, backend="triton")).verdict
+    assert verdict.status is Status.PASSED, verdict.reason
+    told = [note for note in verdict.profile.notes if "cannot be launched" in note]
+    assert told
+    assert all("BM=256" in note for note in told)
