@@ -225,18 +225,6 @@ FAULTS = (
         status=WRONG_VALUES,
     ),
     fault(
-        "padding that takes part",
-        "triton/max_pool",
-        ('mask=mask, other=-float("inf")', "mask=mask, other=0.0"),
-        status=WRONG_VALUES,
-    ),
-    fault(
-        "an accumulator that is not corrected",
-        "triton/flash_attention",
-        ("acc * correction[:, None]", "acc"),
-        status=WRONG_VALUES,
-    ),
-    fault(
         "additions without atomics",
         "triton/segment_sum_atomics",
         (
@@ -258,24 +246,11 @@ FAULTS = (
         status=WRONG_VALUES,
     ),
     fault(
-        "bytes that are cut and not rounded",
-        "triton/quantise_rows",
-        ("libdevice.rint", "libdevice.trunc"),
-        status=WRONG_VALUES,
-    ),
-    fault(
         "a tile that no device can hold",
         "triton/matmul_persistent",
         ("BM=16, BN=16, BK=32", "BM=256, BN=256, BK=128, num_stages=4"),
         status=Status.COMPILE_ERROR,
         words="matmul_kernel",
-    ),
-    fault(
-        "no barrier after partial sums",
-        "cuda/layer_norm_block_reduce",
-        ("= value;\n  __syncthreads();\n  if (threadIdx.x < 32) {", "= value;\n  if (threadIdx.x < 32) {"),
-        status=CRASH,
-        words="__syncthreads() is missing",
     ),
     fault(
         "a tile overwritten while it is read",
@@ -306,14 +281,6 @@ FAULTS = (
         words="dynamic shared memory",
     ),
     fault(
-        "shared memory that was not asked for",
-        "cuda/matmul_dynamic_shared",
-        ("STEP = 32;", "STEP = 512;"),
-        ("C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));", ""),
-        status=CRASH,
-        words="CannotLaunch",
-    ),
-    fault(
         "no barrier of the grid",
         "cuda/total_grid_sync",
         ("grid.sync();", ""),
@@ -325,19 +292,6 @@ FAULTS = (
         ("r < side && c >= 0 && c < side", "r <= side && c >= 0 && c < side"),
         status=CRASH,
         words="past the end of",
-    ),
-    fault(
-        "lanes that the mask leaves out",
-        "cuda/softmax_warp_shuffles",
-        ("__shfl_xor_sync(0xffffffffu, v", "__shfl_xor_sync(0xffffu, v"),
-        status=CRASH,
-        words="mask 0x0000ffff leaves it out",
-    ),
-    fault(
-        "rows for columns",
-        "cuda/transpose_padded_tile",
-        ("y[(row + j) * rows + col]", "y[(row + j) * cols + col]"),
-        status=WRONG_VALUES,
     ),
     fault(
         "a part of the output that nobody writes",

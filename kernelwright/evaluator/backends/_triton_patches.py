@@ -224,9 +224,11 @@ def _memory() -> None:
     load, store = Builder.create_masked_load, Builder.create_masked_store
     rmw, cas, make_pointer = Builder.create_atomic_rmw, Builder.create_atomic_cas, Builder.create_int_to_ptr
 
-    def masked_load(self: Any, ptrs: Any, mask: Any, other: Any, cache: Any, eviction: Any, is_volatile: bool) -> Any:
+    def masked_load(
+        self: Any, ptrs: Any, mask: Any, other: Any, cache_modifier: Any, eviction_policy: Any, is_volatile: bool
+    ) -> Any:
         _check(ptrs, mask.data, "load")
-        found = load(self, ptrs, mask, other, cache, eviction, is_volatile)
+        found = load(self, ptrs, mask, other, cache_modifier, eviction_policy, is_volatile)
         if is_volatile:
             programs.polled(ptrs.data, found.data, changed=False)
         return found
