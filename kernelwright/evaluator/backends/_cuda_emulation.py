@@ -32,8 +32,10 @@ MAX_SOURCE_BYTES = 256 << 10  # of CUDA text, which is read here
 _HERE = Path(__file__).parent
 _SMALL_HEADERS = str(_HERE / "torch_shim")  # in place of torch's own
 _TORCH_STUBS = str(_HERE / "torch_stubs")  # what torch's own headers need beside CUDA's
-_FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fsanitize=thread", "-fPIC")
-_FLAGS += ("--param=tsan-distinguish-volatile=1", "-fstack-clash-protection", "-U__SANITIZE_THREAD__")
+_FLAGS = (
+    *("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC", "-fstack-clash-protection"),
+    *("-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-U__SANITIZE_THREAD__"),
+)
 _WATCHED = [f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset")]  # copies that are calls
 _KERNEL_HEAD = '#include <cuda_runtime.h>\n#line 1 "kernel.cu"\n'
 _ANCHOR = """

@@ -85,8 +85,8 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
             out.append(_Token("mark", f"{{ kw_launch_bound({bound});" if token.text == "{" else ";"))
             bound = ""
         elif token.text == "extern" and (shared := _dynamic_array(tokens, i)) is not None:
-            (inside, outside, name), i = shared
-            arrays.add(name)
+            (inside, outside, array), i = shared
+            arrays.add(array)
             out.append(_Token("word", inside if _inside_a_function(out) else outside))
             continue
         elif token.kind == "launch" and (launch := _launch(out, tokens, i)) is not None:

@@ -179,7 +179,7 @@ class _Launch:
 
 def _ordered(grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
     order = _state["order"] % _ORDERS
-    places = list(itertools.product(*(range(size) for size in grid)))
+    places = [(x, y, z) for x in range(grid[0]) for y in range(grid[1]) for z in range(grid[2])]
     if order == 1:
         places.reverse()
     if order == 2:

@@ -6,12 +6,12 @@ import torch.nn as nn
 PROBLEM = {
     "category": "pointwise",
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
-    "variants": {"interpreter": [{"ROWS": 32, "COLS": 64}], "gpu": [{"ROWS": 1024, "COLS": 1024}]},
+    "variants": {"interpreter": [{"ROWS": 16, "COLS": 32}], "gpu": [{"ROWS": 1024, "COLS": 1024}]},
     "mode": "train",
     "randomness": "distribution",
 }
-ROWS = 32
-COLS = 64
+ROWS = 16
+COLS = 32
 RATE = 0.5
 
 
