@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def of(backend: str) -> list[Kernel]:
     return [kernel for kernel in KERNELS.values() if kernel.backend == backend]
 
 
-def judge_all(referee: Referee, kernels: list[Kernel], **options: bool) -> dict[str, Evaluation]:
+def judge_all(referee: Referee, kernels: list[Kernel]) -> dict[str, Evaluation]:
     """All of them, problem by problem."""
     found = {}
     by_problem = defaultdict(list)
@@ -84,7 +83,7 @@ def judge_all(referee: Referee, kernels: list[Kernel], **options: bool) -> dict[
         with referee.open(find_problem(str(ROOT / f"problems/{problem}.py")), baselines=("eager",)) as session:
             for kernel in members:
                 made = Candidate(problem_id=session.problem.id, source=kernel.source, backend=kernel.backend)
-                found[kernel.name] = session.judge(made, **options)
+                found[kernel.name] = session.judge(made)
     return found
 
 
@@ -101,9 +100,7 @@ def one_architecture():
 
 @pytest.fixture(scope="module")
 def verdicts(referee):
-    with ThreadPoolExecutor(2) as pool:
-        halves = [pool.submit(judge_all, referee, of(backend)) for backend in HARD]
-        return {name: evaluation.verdict for half in halves for name, evaluation in half.result().items()}
+    return {name: evaluation.verdict for name, evaluation in judge_all(referee, list(KERNELS.values())).items()}
 
 
 @pytest.mark.parametrize("name", KERNELS)
