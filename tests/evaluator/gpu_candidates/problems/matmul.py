@@ -11,13 +11,13 @@ PROBLEM = {
         "b": {"fill": "normal", "low": -30.0, "high": 30.0},
     },
     "variants": {
-        "interpreter": [{"M": 16, "N": 32, "K": 512}, {"M": 40, "N": 24, "K": 56}],
+        "interpreter": [{"M": 32, "N": 48, "K": 64}, {"M": 40, "N": 24, "K": 56}],
         "gpu": [{"M": 1024, "N": 1024, "K": 1024}],
     },
 }
-M = 16
-N = 32
-K = 512
+M = 32
+N = 48
+K = 64
 
 
 class Model(nn.Module):
