@@ -22,6 +22,13 @@ from kernelwright.evaluator._screen_text import (
 )
 
 _INTERPRETER_WORDS = re.compile(r"Py(?:Run|Frame|ThreadState|Interpreter|Gilstate)_\w*|PyEval_(?:GetFrame|Eval|Get)\w*")
+# Of the headers and the runtime that stand in for CUDA's; what begins with kw_ otherwise may be a kernel's own.
+_EMULATOR_WORDS = re.compile(
+    r"KW_(?:EMULATED|RUNTIME|UNWATCHED|PLAIN|PROCESSORS|SHARED_\w+)|__wrap_\w+|__tsan_\w+|__SANITIZE_THREAD__"
+    r"|kw_(?:(?:thread|block)_index|(?:block|grid)_dim|run|message|sync_\w+|warp|dynamic_shared|lane|live_lanes|access)"
+    r"|kw_(?:fail|fence|pause|clock_tick|allow\w*|forget\w*|know_module|order|launch\w*|idle|kernel_launch|product_\w+)"
+)
+_EMULATOR_NAMES = re.compile(rf"\b(?:{_EMULATOR_WORDS.pattern})\b")
 _INFORMING_CALLS = {
     "mmap": "memory-mapping",
     "mprotect": "memory-mapping",
@@ -122,6 +129,7 @@ def _directives(tokens: Sequence[Token]) -> Iterator[Hit]:
         if token.kind == "directive":
             for rule in _directive_rules(*split_directive(token.text)):
                 yield Hit(rule, token.line, token.text)
+            yield from (Hit("harness-access", token.line, match[0]) for match in _EMULATOR_NAMES.finditer(token.text))
             if re.match(r"(?:#|%:)\s*define\b", token.text):
                 yield from _definition(token)
         elif token.text == "_Pragma" and i + 2 < len(tokens) and tokens[i + 2].kind == "string":
@@ -287,12 +295,18 @@ def _words(tokens: Sequence[Token]) -> Iterator[Hit]:
         qualified = tokens[i - 2].text if i >= 2 and tokens[i - 1].text == "::" else ""
         if _INTERPRETER_WORDS.fullmatch(token.text) or (qualified in ("py", "pybind11") and token.text in _PY_NAMES):
             yield Hit("cpp-interpreter", token.line, f"{qualified}::{token.text}".lstrip(":"))
+        elif _EMULATOR_WORDS.fullmatch(token.text) or (token.text == "kw" and _next_is(tokens, i, "::")):
+            yield Hit("harness-access", token.line, token.text)
         elif token.text in _INFORMING_WORDS:
             yield Hit(_INFORMING_WORDS[token.text], token.line, token.text)
         elif token.text in ("thread", "async") and qualified == "std":
             yield Hit("threads", token.line, f"std::{token.text}")
         elif token.text in _CONSTRUCTORS and (i < attributes_end or qualified == "gnu"):
             yield Hit("static-constructor", token.line, "__attribute__((constructor))")
+
+
+def _next_is(tokens: Sequence[Token], i: int, text: str) -> bool:
+    return i + 1 < len(tokens) and tokens[i + 1].text == text
 
 
 def _statics(tokens: Sequence[Token]) -> Iterator[Hit]:

@@ -88,7 +88,7 @@ register(
     (
         "harness-access",
         "python",
-        "the file reaches for the evaluator's own modules",
+        "the file reaches for the evaluator's own modules, or for the emulator's names",
         "from kernelwright.inline import ArgumentError, cpp\n\nif __name__ == '__main__':\n    print(ArgumentError)",
     ),
     (

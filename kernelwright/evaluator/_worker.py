@@ -697,8 +697,12 @@ class Runner:
         return Call(self.forward, self.plan, self.named, initial)
 
     def _on_device(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        from kernelwright.evaluator.backends import _triton_interpreter as interpreter
+
+        next_order = interpreter.next_order if self.checked_by == "interpreter" else inline.next_order
+
         def call(*arguments: Any) -> Any:
-            inline.next_order()
+            next_order()
             with self._device_view():
                 return forward(*arguments)
 

@@ -26,7 +26,6 @@ RIGHT_WITHOUT_A_DEVICE = {
     "cuda/patched_synchronize",
     "cuda/side_stream",
     "triton/honest_when_interpreted",
-    "triton/order_of_programs",
     "triton/tuned_to_nothing",
 }
 

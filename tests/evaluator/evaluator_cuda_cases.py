@@ -5,6 +5,7 @@ Prints one JSON object: the name of each case, and "ok" or what went wrong.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -247,6 +248,84 @@ def a_block_may_not_ask_for_more_shared_memory_than_there_is():
 
 
 @case
+def launch_bounds_are_a_promise():
+    source = """
+template <int N> __global__ void __launch_bounds__(2 * N) f(float* y) { y[threadIdx.x] = 1; }
+"""
+    kernel = cuda(source, "f<16>")
+    kernel[1, 32](torch.ones(64))
+    refused(["CannotLaunch", "64 threads", "at most 32"], lambda: kernel[1, 64](torch.ones(64)))
+
+
+@case
+def a_cooperative_grid_has_to_be_resident():
+    source = """
+#include <cooperative_groups.h>
+__global__ void f(float* y) { cooperative_groups::this_grid().sync(); y[blockIdx.x] = 1; }
+torch::Tensor forward(torch::Tensor y, int64_t blocks, int64_t bytes) {
+  float* to = y.data_ptr<float>();
+  void* arguments[] = {&to};
+  cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaLaunchCooperativeKernel((void*)f, dim3(blocks), dim3(1024), arguments, bytes, nullptr);
+  return y;
+}"""
+    module = extension(source)
+    module.forward(torch.zeros(264), 16, 0)
+    refused(["CannotLaunch", "265 blocks", "at most 264"], lambda: module.forward(torch.zeros(265), 265, 0))
+    refused(["CannotLaunch", "at most 132"], lambda: module.forward(torch.zeros(265), 133, 200_000))
+
+
+@case
+def a_thread_with_too_many_local_variables_is_not_checkable():
+    source = """
+extern "C" __global__ void f(float* y, int n) {
+  float local[40000];
+  for (int i = 0; i < n; i++) local[i] = y[i];
+  y[0] = local[n - 1] + local[n / 2];
+}"""
+    kernel = cuda(source, "f")
+    refused(["local variables", "128 KB"], lambda: kernel[1, 32](torch.ones(40000), 40000), NotCheckable)
+    pointwise()
+
+
+@case
+def names_of_launchers_may_be_those_of_the_device():
+    source = """
+extern __shared__ char memory[];
+template <class T> __global__ void f(T* y) {
+  T* s = reinterpret_cast<T*>(memory);
+  int* whole = (int*)&memory;
+  s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  y[threadIdx.x] = s[blockDim.x - 1 - threadIdx.x] + (whole == (int*)memory);
+}
+torch::Tensor forward(torch::Tensor y) {
+  dim3 blockDim(64), gridDim(1);
+  f<float><<<gridDim, blockDim, blockDim.x * sizeof(float)>>>(y.data_ptr<float>());
+  return y;
+}"""
+    assert extension(source).forward(torch.zeros(64)).tolist() == [64.0 - i for i in range(64)]
+
+
+@case
+def copies_of_memory_are_watched():
+    source = """
+struct Row { float v[64]; };
+extern "C" __global__ void copy(Row* y, const Row* x, int n) { memcpy(y, x, n); }
+extern "C" __global__ void clear(float* y, int n) { memset(y, 0, n); }
+extern "C" __global__ void assign(Row* y, const Row* x) { y[threadIdx.x] = x[threadIdx.x]; }
+"""
+    copy, clear, assign = (cuda(source, name) for name in ("copy", "clear", "assign"))
+    x, y = torch.randn(64), torch.zeros(64)
+    copy[1, 1](y, x, 256)
+    assert torch.equal(x, y)
+    refused(["OutOfBounds", "end of x"], lambda: copy[1, 1](torch.zeros(80), x, 260))
+    refused(["OutOfBounds", "writes", "end of y"], lambda: copy[1, 1](y, torch.randn(80), 260))
+    refused(["OutOfBounds", "end of y"], lambda: clear[1, 1](y, 260))
+    refused(["OutOfBounds"], lambda: assign[1, 2](y, x))
+
+
+@case
 def a_barrier_that_not_all_reach_is_a_deadlock():
     source = """
 extern "C" __global__ void f(float* y) {
@@ -333,6 +412,91 @@ extern "C" __global__ void f(const int* x, int* bins, int* votes, int n) {
         assert votes.item() == int((x % 2 == 0).sum())
 
     in_every_order(once)
+
+
+LOCKED = """
+extern "C" __global__ void f(const float* x, float* y) {
+  __shared__ float largest, total;
+  __shared__ int lock, count;
+  if (threadIdx.x == 0) largest = 0, total = 0, lock = 0, count = 0;
+  __syncthreads();
+  BODY
+  __syncthreads();
+  if (threadIdx.x == 0) y[0] = largest, y[1] = total, y[2] = count;
+}"""
+
+
+def locked(body):
+    kernel = cuda(LOCKED.replace("BODY", body), "f")
+    x, y = torch.rand(64), torch.zeros(3)
+
+    def once():
+        kernel[1, 64](x, y)
+        return x, y
+
+    return once
+
+
+@case
+def a_loop_around_an_atomic_exchange_may_begin_with_a_plain_read():
+    once = locked("""
+  unsigned* at = (unsigned*)&largest;
+  unsigned seen = *at, assumed;
+  do {
+    assumed = seen;
+    seen = atomicCAS(at, assumed, __float_as_uint(fmaxf(x[threadIdx.x], __uint_as_float(assumed))));
+  } while (seen != assumed);
+  atomicAdd(&count, 1);""")
+
+    def check():
+        x, y = once()
+        assert y.tolist() == [x.max().item(), 0, 64]
+
+    in_every_order(check)
+
+
+@case
+def what_a_lock_or_a_guard_may_order_is_not_called_a_race():
+    spinning = "while (atomicCAS(&lock, 0, 1) != 0) {} total += x[threadIdx.x]; __threadfence(); atomicExch(&lock, 0);"
+    guarded = "int v = threadIdx.x; if (count < v) atomicMax(&count, v);"
+    flagged = """
+  volatile int* flag = &lock;
+  if (threadIdx.x == 40) { total = x[3]; __threadfence_block(); *flag = 1; }
+  if (threadIdx.x == 0) { while (*flag == 0) {} __threadfence_block(); largest = total; }"""
+    for body in (spinning, guarded, flagged):
+        once = functools.partial(refused, ["shared memory"], locked(body), NotCheckable)
+        in_every_order(once)
+
+
+@case
+def a_barrier_between_atomics_and_what_reads_their_sum_is_missed():
+    once = locked("atomicAdd(&total, x[threadIdx.x]); if (threadIdx.x == 63) largest = total;")
+    in_every_order(lambda: refused(["no barrier between them"], once, NotCheckable))
+
+
+@case
+def collectives_of_some_lanes_order_those_lanes_alone():
+    source = """
+extern "C" __global__ void f(float* y) {
+  __shared__ float s[32];
+  s[threadIdx.x] = threadIdx.x;
+  if (threadIdx.x < 16) __shfl_sync(0xffffu, 1, 0); else __syncwarp(0xffff0000u);
+  y[threadIdx.x] = s[threadIdx.x ^ WITH];
+}"""
+    near, far = cuda(source.replace("WITH", "8"), "f"), cuda(source.replace("WITH", "16"), "f")
+    y = torch.zeros(32)
+    in_every_order(lambda: near[1, 32](y))
+    in_every_order(lambda: refused(["Race"], lambda: far[1, 32](y)))
+    votes = cuda(
+        """
+extern "C" __global__ void f(float* y) {
+  __shared__ float s[64];
+  s[threadIdx.x] = threadIdx.x;
+  if (__all_sync(0xffffffffu, 1)) y[threadIdx.x] = s[63 - threadIdx.x];
+}""",
+        "f",
+    )
+    in_every_order(lambda: refused(["Race"], lambda: votes[1, 64](torch.zeros(64))))
 
 
 @case

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import traceback
 import warnings
 
-from kernelwright.evaluator.backends._triton_interpreter import NotCheckable, OutOfBounds, cuda_as_cpu, install
+from kernelwright.evaluator.backends._triton_interpreter import (
+    NotCheckable,
+    OutOfBounds,
+    cuda_as_cpu,
+    install,
+    next_order,
+)
 
 install()
 
@@ -414,6 +421,113 @@ def outer_kernel(x, out, BLOCK: tl.constexpr):
 @case
 def a_fault_in_a_called_function_keeps_its_kind():
     refused(OutOfBounds, ["load"], lambda: outer_kernel[(1,)](torch.zeros(8), torch.zeros(16), BLOCK=16))
+
+
+# ------------------------------------------------------------------------------------------ order of programs
+
+
+def in_every_order(call):
+    for _ in range(3):
+        next_order()
+        call()
+
+
+@triton.jit
+def numbered_kernel(count, places):
+    number = tl.load(count)
+    tl.store(count, number + 1)
+    tl.store(places + number, tl.program_id(0) + 4 * tl.program_id(1))
+
+
+@case
+def programs_run_in_another_order_each_time():
+    seen = []
+
+    def once():
+        count, places = torch.zeros(1, dtype=torch.int32), torch.empty(12, dtype=torch.int32)
+        numbered_kernel[(4, 3)](count, places)
+        seen.append(places.tolist())
+
+    in_every_order(once)
+    assert all(sorted(places) == list(range(12)) for places in seen)
+    assert len({tuple(places) for places in seen}) == 3
+    assert [places[::-1] for places in seen if places[0] == 11] == [places for places in seen if places[0] == 0]
+
+
+@triton.jit
+def chain_kernel(y, flags, VOLATILE: tl.constexpr):
+    program = tl.program_id(0)
+    before = 0.0
+    if program > 0:
+        if VOLATILE:
+            while tl.load(flags + program - 1, volatile=True) == 0:
+                pass
+        else:
+            while tl.atomic_add(flags + program - 1, 0, sem="acquire") == 0:
+                pass
+        before = tl.load(y + program - 1)
+    tl.store(y + program, before + 1.0)
+    tl.atomic_xchg(flags + program, 1, sem="release")
+
+
+@case
+def programs_that_wait_for_others_go_on_when_those_are_done():
+    def once(polls):
+        y, flags = torch.empty(9), torch.zeros(9, dtype=torch.int32)
+        chain_kernel[(9,)](y, flags, VOLATILE=polls)
+        assert y.tolist() == list(range(1, 10))
+
+    in_every_order(lambda: once(True))
+    in_every_order(lambda: once(False))
+
+
+@triton.jit
+def barrier_kernel(arrived, y, ROUNDS: tl.constexpr):
+    for i in tl.static_range(ROUNDS):
+        tl.atomic_add(arrived, 1, sem="release")
+        while tl.atomic_add(arrived, 0, sem="acquire") < (i + 1) * tl.num_programs(0):
+            pass
+    tl.store(y + tl.program_id(0), tl.load(arrived))
+
+
+@case
+def barriers_of_the_grid_can_be_run():
+    def once():
+        arrived, y = torch.zeros(1, dtype=torch.int32), torch.zeros(5, dtype=torch.int32)
+        barrier_kernel[(5,)](arrived, y, ROUNDS=3)
+        assert y.tolist() == [15] * 5
+
+    in_every_order(once)
+
+
+@triton.jit
+def never_kernel(flag, y):
+    while tl.atomic_add(flag, 0) == 0:
+        pass
+    tl.store(y + tl.program_id(0), 1)
+
+
+@case
+def waiting_for_what_never_comes_is_not_checkable():
+    flag, y = torch.zeros(1, dtype=torch.int32), torch.zeros(3)
+    refused(NotCheckable, ["wait for each other"], lambda: never_kernel[(3,)](flag, y))
+    refused(NotCheckable, ["more than 64 programs"], lambda: never_kernel[(100,)](flag, torch.zeros(100)))
+    add()
+
+
+@triton.jit
+def faulty_kernel(flag, y):
+    if tl.program_id(0) == 2:
+        tl.store(y + 1000, 1)
+    while tl.atomic_add(flag, 0) == 0:
+        pass
+
+
+@case
+def a_fault_ends_the_programs_that_wait():
+    flag, y = torch.zeros(1, dtype=torch.int32), torch.zeros(3)
+    in_every_order(lambda: refused(OutOfBounds, ["end of y"], lambda: faulty_kernel[(4,)](flag, y)))
+    assert threading.active_count() == 1
 
 
 # ------------------------------------------------------------------------------------------ not checkable

@@ -78,8 +78,35 @@ def test_launches_within_macros_are_rewritten():
 def test_dynamic_shared_memory_in_functions_and_outside():
     inside = plain("__global__ void f() { extern __shared__ __align__(16) float s[]; s[0] = 1; }")
     assert "float* const s = static_cast<float*>(kw_dynamic_shared());" in inside
-    assert "static kw::DynamicShared<unsigned char> s;" in plain("extern __shared__ unsigned char s[];\nvoid f() {}")
-    assert "DynamicShared<int> s;" in plain("namespace n { extern __shared__ int s[]; }")
+    outside = "static unsigned char* const s = static_cast<unsigned char*>(kw_dynamic_shared());"
+    assert outside in plain("extern __shared__ unsigned char s[];\nvoid f() {}")
+    assert "static int* const s" in plain("namespace n { extern __shared__ int s[]; }")
+    assert "static int* const s" in plain("struct alignas(16) A { int a; };\nextern __shared__ int s[];")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "template <class T> __global__ void f()",
+        "template <typename T, class U = int> struct V g(T t)",
+        "namespace n { template <class T> void f() const",
+        "struct A { void f()",
+    ],
+)
+def test_dynamic_shared_memory_after_a_head_that_names_a_class(head):
+    text = plain(f"{head} {{ extern __shared__ float s[]; }}")
+    assert "{ float* const s = static_cast" in text
+
+
+def test_the_address_of_dynamic_shared_memory_is_the_memory_itself():
+    text = plain("void f() { extern __shared__ char s[]; g(&s, (int*)&s[4], a & s[0]); auto p = &s; }")
+    assert "g(s, (int*)&s[4], a & s[0]); auto p = s;" in text
+
+
+def test_launch_bounds_are_checked_where_the_kernel_begins():
+    text = plain("template <int N> __global__ void __launch_bounds__(N * f(2, 3), 2) k(int n) { g(); }")
+    assert text == "template <int N> __global__ void k(int n) { kw_launch_bound(N * f(2, 3)); g(); }"
+    assert plain("__global__ void __launch_bounds__(64) k(int n);") == "__global__ void k(int n);"
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,15 @@ REFUSED_CPP = {
         'void f() { py::exec("import os"); }',
         "auto f() { return PyEval_GetFrame(); }",
     ],
+    "harness-access": [
+        "#if defined(KW_EMULATED)\n#define EXACT 1\n#endif",
+        "#define SEEN KW_EMULATED\nconst int n = SEEN;",
+        "#define JOIN(a, b) a##b\nconst int n = JOIN(KW_EMU, LATED);",
+        'extern "C" void kw_access(const void*, size_t, int, int);',
+        'extern "C" void __tsan_write4(void* at) {}',
+        "auto f() { return kw::grants(); }",
+        "#ifdef __SANITIZE_THREAD__\n#endif",
+    ],
     "proc-access": [
         "char path[] = {'/', 'p', 'r', 'o', 'c', '/', 's', 'e', 'l', 'f', '/', 'm', 'a', 'p', 's', 0};",
         "char path[] = {'/', 'p', 'r', 'o', 'c', '\\x2f', '1', '/', 'm', 'e', 'm', '\\0'};",

@@ -32,7 +32,11 @@ MAX_SOURCE_BYTES = 256 << 10  # of CUDA text, which is read here
 _HERE = Path(__file__).parent
 _SMALL_HEADERS = str(_HERE / "torch_shim")  # in place of torch's own
 _TORCH_STUBS = str(_HERE / "torch_stubs")  # what torch's own headers need beside CUDA's
-_FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fsanitize=thread", "-fPIC")
+_FLAGS = (
+    *("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC", "-fstack-clash-protection"),
+    *("-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-U__SANITIZE_THREAD__"),
+)
+_WATCHED = [f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset")]  # copies that are calls
 _KERNEL_HEAD = '#include <cuda_runtime.h>\n#line 1 "kernel.cu"\n'
 _ANCHOR = """
 extern "C" const void* kw_product_anchor() {
@@ -143,7 +147,7 @@ def emulator_command(request: inline.BuildRequest, source: str, out: str) -> lis
     includes = [f"-I{_HERE}/emulator/include", f"-I{_SMALL_HEADERS}"]
     named = [f"-DTORCH_EXTENSION_NAME={request.name}"] if request.language == "torch_cuda_extension" else []
     compile_ = ["g++", *_FLAGS, *standard, *defines, *named, *includes, "-c", "-x", "c++", "-o", f"{out}.o", source]
-    link = ["g++", "-shared", "-o", out, f"{out}.o"]
+    link = ["g++", "-shared", *_WATCHED, "-o", out, f"{out}.o"]
     return _both(compile_, link)
 
 

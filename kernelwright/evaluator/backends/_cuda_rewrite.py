@@ -32,6 +32,9 @@ _CLOSING = {close: open_ for open_, close in _OPENING.items()}
 # What would be taken for the C++ library's, whose headers use these names.
 _RENAMED = {"__noinline__": "__attribute__((noinline))", "assert": "kw_assert", "clock": "clock64"}
 _CALLED = frozenset(("assert", "clock"))  # renamed where they are called
+_SPACES = frozenset(("namespace", "struct", "class", "union", "enum"))
+_ATTRIBUTES = frozenset(("alignas", "__align__", "__attribute__", "__declspec"))
+_BEFORE_A_VALUE = frozenset(("(", ")", ",", "=", "return", "{", ";"))
 _RUNTIME_LAUNCHES = frozenset(("cudaLaunchKernel", "cudaLaunchCooperativeKernel"))
 
 
@@ -66,7 +69,8 @@ def _tokenize(text: str) -> list[_Token]:
 
 def _rewritten(tokens: list[_Token]) -> list[_Token]:
     out: list[_Token] = []
-    i = 0
+    arrays: set[str] = set()
+    i, bound = 0, ""
     while i < len(tokens):
         token = tokens[i]
         if token.kind == "define":
@@ -74,8 +78,15 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
             body = token.text[name.end() :] if name else ""
             head = token.text[: len(token.text) - len(body)]
             out.append(_Token("directive", head + rewrite(body)))
+        elif token.text == "__launch_bounds__" and (argument := _first_argument(tokens, i)) is not None:
+            bound, i = argument
+            continue
+        elif bound and token.text in ("{", ";") and token.kind == "mark":
+            out.append(_Token("mark", f"{{ kw_launch_bound({bound});" if token.text == "{" else ";"))
+            bound = ""
         elif token.text == "extern" and (shared := _dynamic_array(tokens, i)) is not None:
-            (inside, outside), i = shared
+            (inside, outside, array), i = shared
+            arrays.add(array)
             out.append(_Token("word", inside if _inside_a_function(out) else outside))
             continue
         elif token.kind == "launch" and (launch := _launch(out, tokens, i)) is not None:
@@ -83,6 +94,8 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
             del out[callee_at:]
             out.append(_Token("word", text))
             continue
+        elif token.text == "&" and arrays and _is_address_of(arrays, out, tokens, i):
+            pass  # the array has become a pointer
         elif token.text == "static" and _is_shared(tokens, i + 1):
             pass  # shared memory is static by itself
         elif token.text in _RENAMED and token.kind == "word":
@@ -101,6 +114,22 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
     return out
 
 
+def _first_argument(tokens: Sequence[_Token], i: int) -> tuple[str, int] | None:
+    """The first argument of the call whose name is at ``i``, and what follows the call; None where it is no call."""
+    opening = _solid(tokens, i + 1)
+    if opening >= len(tokens) or tokens[opening].text != "(":
+        return None
+    close = at = _closing(tokens, opening)
+    depth = 0
+    for k in range(opening + 1, close):
+        text = tokens[k].text if tokens[k].kind == "mark" else ""
+        depth += (text in _OPENING) - (text in _CLOSING)
+        if text == "," and depth == 0:
+            at = k
+            break
+    return "".join(token.text for token in tokens[opening + 1 : at]).strip(), close + 1
+
+
 def _is_shared(tokens: Sequence[_Token], i: int) -> bool:
     at = _solid(tokens, i)
     return at < len(tokens) and tokens[at].text == "__shared__"
@@ -116,8 +145,8 @@ def _solid(tokens: Sequence[_Token], i: int) -> int:
 # ------------------------------------------------------------------------------------------ dynamic shared memory
 
 
-def _dynamic_array(tokens: Sequence[_Token], start: int) -> tuple[tuple[str, str], int] | None:
-    """``extern __shared__ T name[];`` at ``start``: its replacements in a function and outside, and what follows it."""
+def _dynamic_array(tokens: Sequence[_Token], start: int) -> tuple[tuple[str, str, str], int] | None:
+    """``extern __shared__ T name[];``: what replaces it in functions, and outside; its name; what follows."""
     words: list[str] = []
     i = _solid(tokens, start + 1)
     while i < len(tokens) and tokens[i].text not in ("[", ";", "{", "="):
@@ -136,7 +165,16 @@ def _dynamic_array(tokens: Sequence[_Token], start: int) -> tuple[tuple[str, str
     name = words[-1]
     kind = " ".join(word for word in words[:-1] if word != "__shared__")
     in_function = f"{kind}* const {name} = static_cast<{kind}*>(kw_dynamic_shared());"
-    return (in_function, f"static kw::DynamicShared<{kind}> {name};"), end + 1
+    return (in_function, f"static {in_function}", name), end + 1
+
+
+def _is_address_of(names: set[str], before: Sequence[_Token], tokens: Sequence[_Token], i: int) -> bool:
+    """Whether the ``&`` at ``i`` takes the address of a whole array."""
+    last = next((token.text for token in reversed(before) if token.kind != "blank"), "")
+    at = _solid(tokens, i + 1)
+    after = _solid(tokens, at + 1)
+    follows = tokens[after].text if after < len(tokens) else ""
+    return last in _BEFORE_A_VALUE and at < len(tokens) and tokens[at].text in names and follows != "["
 
 
 def _closing(tokens: Sequence[_Token], start: int) -> int:
@@ -160,10 +198,9 @@ def _inside_a_function(before: Sequence[_Token]) -> bool:
         if token.kind in ("blank", "directive"):
             continue
         if token.text == "{":
-            is_space = bool({"namespace", "struct", "class", "union", "enum"} & set(head)) or (
-                head[:1] == ["extern"] and previous.startswith('"')
-            )
-            opened.append(not is_space)
+            bare = _bare(head)
+            is_space = not _SPACES.isdisjoint(bare) and "(" not in bare
+            opened.append(not is_space and not (head[:1] == ["extern"] and previous.startswith('"')))
             head = []
         elif token.text == "}":
             if opened:
@@ -175,6 +212,24 @@ def _inside_a_function(before: Sequence[_Token]) -> bool:
             head.append(token.text)
         previous = token.text
     return any(opened)
+
+
+def _bare(head: Sequence[str]) -> list[str]:
+    """The words of a declaration without ``template <...>``, where ``class`` begins no class, and attributes."""
+    kept: list[str] = []
+    i = 0
+    while i < len(head):
+        pair = {"template": "<>"}.get(head[i], "()" if head[i] in _ATTRIBUTES else "")
+        if pair and head[i + 1 : i + 2] == [pair[0]]:
+            depth = 1
+            i += 2
+            while i < len(head) and depth:
+                depth += (head[i] == pair[0]) - (head[i] == pair[1])
+                i += 1
+        else:
+            kept.append(head[i])
+            i += 1
+    return kept
 
 
 # ------------------------------------------------------------------------------------------------------- launches

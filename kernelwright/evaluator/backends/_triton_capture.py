@@ -19,6 +19,8 @@ _WARP = 32
 _MOST_LAUNCHES = 96
 _MOST_TEXT = 4 << 20
 _LINE = 300
+_MOST_ELEMENTS = 1 << 26  # of a tensor that is laid down as zeros
+_GUESSED = "whole numbers and sizes that depend on data were taken as for zeros"
 
 
 def capture(payload: dict[str, Any]) -> dict[str, Any]:
@@ -36,29 +38,57 @@ def capture(payload: dict[str, Any]) -> dict[str, Any]:
     fault = ""
     try:
         with recorder.recording():
-            _forward(payload)
+            _forward(payload, recorder)
     except Exception as error:  # noqa: BLE001 - a candidate's code may raise anything
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f" at line {last.lineno}" if last.filename == "<candidate>" else ""
         fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{where}"[:_LINE]
-    return {"launches": recorder.launches, "fault": fault}
+    return {"launches": recorder.launches, "fault": fault or (_GUESSED if recorder.guessed else "")}
 
 
-def _forward(payload: dict[str, Any]) -> None:
+def _forward(payload: dict[str, Any], recorder: _Recorder) -> None:
     """One call of the candidate on fake inputs; its launches are recorded on the way."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from kernelwright.datasets import _runtime
     from kernelwright.evaluator._worker import load_candidate
     from kernelwright.evaluator.backends._triton_device import pretended_device
 
-    with pretended_device(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with pretended_device(), _fake_mode(recorder), torch.no_grad():
         reference = _runtime.load_reference(payload["problem"], payload["variant"])
         arguments, inputs = _runtime.make_init_inputs(reference), _runtime.make_inputs(reference)
         model = load_candidate(payload["source"]).ModelNew(*arguments)
         model.train(payload["mode"] == "train")
         model(*inputs)
+
+
+def _fake_mode(recorder: _Recorder) -> Any:
+    """Tensors without data. What depends on their data all the same is guessed, as far as it is whole numbers."""
+    import torch
+    from torch._subclasses import fake_tensor
+    from torch.utils._pytree import tree_map_only
+
+    def zeros(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() > _MOST_ELEMENTS:
+            raise MemoryError("a tensor of sizes that depend on data is too large")
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    class Mode(fake_tensor.FakeTensorMode):  # type: ignore[misc]
+        def dispatch(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            try:
+                return super().dispatch(function, types, args, kwargs)
+            except fake_tensor.DataDependentOutputException:
+                if any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
+                    raise
+            except fake_tensor.DynamicOutputShapeException:
+                pass
+            recorder.guessed = True
+            with fake_tensor.unset_fake_temporarily():
+                real = tree_map_only(torch.Tensor, zeros, (args, kwargs or {}))
+                found = function(*real[0], **real[1])
+            return tree_map_only(torch.Tensor, self.from_tensor, found)
+
+    return Mode(allow_non_fake_inputs=True)
 
 
 class _Tensor:
@@ -86,6 +116,7 @@ class _Recorder:
         self._known: set[Any] = set()
         self._current = 0
         self._text = 0
+        self.guessed = False  # whether launches may have other sizes than they would with data
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -126,6 +157,8 @@ class _Recorder:
                 kernel = run(function, *swapped, grid=grid, warmup=True, **others)
                 found |= {"shared_bytes": int(kernel.metadata.shared), "ptx": str(kernel.asm["ptx"])}
             except Exception as error:  # noqa: BLE001 - the compiler refuses in many ways
+                if self.guessed:  # with data it may compile
+                    continue
                 found["error"] = _last_line(error)
             self._text += len(found["ptx"])
             if self._text <= _MOST_TEXT:

@@ -1,8 +1,8 @@
 """Triton kernels checked without a GPU: the interpreter, corrected, and ``cuda`` mapped to the CPU.
 
 Worker side only. Call ``install()`` before anything imports Triton, then import and run the candidate inside
-``cuda_as_cpu()``. What is checked is the result, for the shapes given and the first autotune configuration; races
-between programs, and how fast anything is, cannot be seen here.
+``cuda_as_cpu()``. What is checked is the result, for the shapes given and the first autotune configuration. Programs
+run one after another, in an order that changes from call to call; how fast anything is cannot be seen here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelwright.evaluator.backends._triton_faults import NotCheckable, OutOfBounds
 
-__all__ = ["NotCheckable", "OutOfBounds", "count_launches", "cuda_as_cpu", "idle", "install"]
+__all__ = ["NotCheckable", "OutOfBounds", "count_launches", "cuda_as_cpu", "idle", "install", "next_order"]
 
 _installed = False
 
@@ -67,6 +67,13 @@ def count_launches() -> Iterator[list[int]]:
         yield count
     finally:
         engine.GridExecutor.__call__ = launch
+
+
+def next_order() -> None:
+    """Programs run in another order from now on: ascending, descending and shuffled ones, in turn."""
+    from kernelwright.evaluator.backends import _triton_programs as programs
+
+    programs.next_order()
 
 
 def idle() -> None:

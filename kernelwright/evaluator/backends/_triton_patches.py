@@ -28,6 +28,7 @@ from triton.runtime.errors import InterpreterError
 
 from kernelwright.evaluator.backends import _triton_formats as formats
 from kernelwright.evaluator.backends import _triton_libdevice as table
+from kernelwright.evaluator.backends import _triton_programs as programs
 from kernelwright.evaluator.backends._triton_bounds import Allocations
 from kernelwright.evaluator.backends._triton_faults import NotCheckable, OutOfBounds
 
@@ -223,9 +224,14 @@ def _memory() -> None:
     load, store = Builder.create_masked_load, Builder.create_masked_store
     rmw, cas, make_pointer = Builder.create_atomic_rmw, Builder.create_atomic_cas, Builder.create_int_to_ptr
 
-    def masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+    def masked_load(
+        self: Any, ptrs: Any, mask: Any, other: Any, cache_modifier: Any, eviction_policy: Any, is_volatile: bool
+    ) -> Any:
         _check(ptrs, mask.data, "load")
-        return load(self, ptrs, mask, *rest, **named)
+        found = load(self, ptrs, mask, other, cache_modifier, eviction_policy, is_volatile)
+        if is_volatile:
+            programs.polled(ptrs.data, found.data, changed=False)
+        return found
 
     def masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         _check(ptrs, mask.data, "store")
@@ -235,11 +241,17 @@ def _memory() -> None:
         _check(ptr, mask.data, "atomic")
         if narrow(value):
             raise NotCheckable(f"atomics on {value.dtype.scalar} are not checkable in the interpreter")
-        return rmw(self, op, ptr, value, mask, *rest)
+        found = rmw(self, op, ptr, value, mask, *rest)
+        if np.any(mask.data):
+            programs.polled(ptr.data, found.data, changed=bool(np.any(value.data != 0)))
+        return found
 
-    def atomic_cas(self: Any, ptr: Any, *rest: Any) -> Any:
+    def atomic_cas(self: Any, ptr: Any, compared: Any, value: Any, *rest: Any) -> Any:
         _check(ptr, np.ones_like(ptr.data, dtype=bool), "atomic")
-        return cas(self, ptr, *rest)
+        found = cas(self, ptr, compared, value, *rest)
+        swapped = (found.data == compared.data) & (found.data != value.data)
+        programs.polled(ptr.data, found.data, changed=bool(np.any(swapped)))
+        return found
 
     def int_to_ptr(self: Any, *args: Any) -> Any:
         launch.made_pointers = True
@@ -280,7 +292,7 @@ def _with_semantic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _launches() -> None:
-    execute, to_host = engine.GridExecutor.__call__, engine.GridExecutor._init_args_hst
+    to_host = engine.GridExecutor._init_args_hst
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
         hosted = to_host(self, args, kwargs)
@@ -289,10 +301,10 @@ def _launches() -> None:
         launch.made_pointers = False
         return hosted
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             with np.errstate(all="ignore"):
-                return execute(self, *args, **kwargs)
+                programs.run_programs(self, args, kwargs)
         except InterpreterError as error:
             raise _cause(error) from error
 

@@ -10,6 +10,7 @@
 #include "kw_emulator.h"
 
 #include <link.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -23,12 +24,16 @@
 
 namespace {
 
-constexpr size_t STACK_BYTES = 128 << 10, GUARD_BYTES = 4096;
+constexpr size_t STACK_BYTES = 128 << 10, GUARD_BYTES = 64 << 10;
+constexpr size_t MOST_DYNAMIC = 256 << 10, BEYOND_DYNAMIC = 4096;
 constexpr unsigned SLICE = 1 << 16;        // accesses after which a fiber lets others run
 constexpr unsigned IDLE_ROUNDS = 16;       // of slices without any progress, after which a block may wait for another
 constexpr size_t RESIDENT_BLOCKS = 1024;   // that wait for each other
 constexpr unsigned LARGEST_BLOCK = 1024;
 constexpr size_t LAUNCHES_REMEMBERED = 64;
+// Of an H100: how many blocks of a cooperative launch are resident at once.
+constexpr unsigned long PROCESSORS = 132, THREADS_OF_A_PROCESSOR = 2048, BLOCKS_OF_A_PROCESSOR = 32;
+constexpr unsigned long SHARED_OF_A_PROCESSOR = 233472, SHARED_OF_THE_SYSTEM = 1024;
 
 enum State { READY, AT_BLOCK, AT_WARP, AT_GRID, DONE };
 
@@ -40,6 +45,8 @@ struct Fiber {
   State state = READY;
   unsigned steps = 0;
   bool sliced = false;
+  unsigned long fenced_epoch = 0;  // one more than the epoch of its last fence, lock or access to a volatile
+  size_t doubtful = ~size_t(0);    // byte of shared memory that it read while others change it atomically
 };
 
 struct Lane {
@@ -51,8 +58,10 @@ struct Lane {
 };
 
 struct Warp {
-  unsigned live = 0;  // mask of lanes that have not ended
-  unsigned long syncs = 0;
+  unsigned live = 0;         // mask of lanes that have not ended
+  unsigned long syncs = 0;   // collectives so far
+  unsigned long common = 0;  // the last one of all lanes that lived
+  unsigned long joint[32][32] = {};  // the last one that two lanes had in common, where not all took part
   Lane lanes[32];
 };
 
@@ -100,9 +109,11 @@ std::vector<Span> spans;      // sorted; memory of the launch
 std::vector<Span> modules;    // data of products
 std::vector<Span> statics;    // their shared memory
 size_t last_span = 0;
-std::vector<char> dynamic_memory;
-uintptr_t dynamic_low = 0;
+// At the same address in every launch: products keep it in pointers.
+alignas(1024) char dynamic_memory[MOST_DYNAMIC + BEYOND_DYNAMIC];
+const uintptr_t dynamic_low = reinterpret_cast<uintptr_t>(dynamic_memory);
 std::vector<Touch> touches;   // of dynamic shared memory, then of the statics in their order
+std::string doubt;            // what a launch may have done wrong, and may not
 std::vector<Fiber> idle_fibers;
 uintptr_t stacks_low = ~uintptr_t(0), stacks_high = 0;
 unsigned order_mode = 0;
@@ -242,39 +253,63 @@ void restore_shared(Block& b) {
 
 bool ordered(unsigned epoch, unsigned long syncs, int other, int me) {
   if (epoch != block->epoch) return true;
-  return other / 32 == me / 32 && block->warps[me / 32].syncs != syncs;
+  if (other / 32 != me / 32) return false;
+  const Warp& warp = block->warps[me / 32];
+  return warp.common > syncs || warp.joint[other % 32][me % 32] > syncs;
 }
+
+// Fences, locks and flags may order what barriers do not; who waits for whom by them is not followed.
+bool ordered_by_hand(const Fiber& f) { return f.fenced_epoch == block->epoch + 1ul; }
 
 void race(const char* mine, const char* theirs, int other, size_t offset) {
   const Fiber& o = block->fibers[other];
+  if (ordered_by_hand(*fiber) && ordered_by_hand(o))
+    raise(format("NotCheckable: %s %s byte %zu of shared memory that thread (%u,%u,%u) %s, ordered by a lock or a flag, "
+                 "if at all",
+                 place(*fiber).c_str(), mine, offset, o.index.x, o.index.y, o.index.z, theirs));
   raise(format("Race: %s %s byte %zu of shared memory that thread (%u,%u,%u) %s, with no barrier between them: "
                "__syncthreads() is missing",
                place(*fiber).c_str(), mine, offset, o.index.x, o.index.y, o.index.z, theirs));
 }
 
+// A thread reads plainly what others change atomically. It guards or begins an atomic operation of its own that way, or
+// a barrier is missing; where it follows with an atomic operation at once, it is the former.
+void settle(Fiber& f) {
+  if (f.doubtful != ~size_t(0) && doubt.empty())
+    doubt = format("NotCheckable: %s reads byte %zu of shared memory, which others change atomically, with no barrier "
+                   "between them",
+                   place(f).c_str(), f.doubtful);
+  f.doubtful = ~size_t(0);
+}
+
+void suspect(Fiber& f, size_t offset) {
+  if (f.doubtful != offset) settle(f);
+  f.doubtful = offset;
+}
+
 void touch(size_t offset, size_t bytes, bool write, bool atomic) {
   int me = static_cast<int>(fiber->number);
   unsigned long syncs = block->warps[me / 32].syncs;
+  if (atomic && fiber->doubtful - offset < bytes) fiber->doubtful = ~size_t(0);
   for (size_t i = offset; i < offset + bytes; i++) {
     Touch& t = touches[i];
     if (!write || atomic) {
       bool both = atomic && t.atomic;
-      if (t.writer >= 0 && t.writer != me && !both && !ordered(t.write_epoch, t.write_syncs, t.writer, me))
-        race(atomic ? "changes" : "reads", "wrote", t.writer, i);
+      if (t.writer >= 0 && t.writer != me && !both && !ordered(t.write_epoch, t.write_syncs, t.writer, me)) {
+        if (!t.atomic) race(atomic ? "changes" : "reads", "wrote", t.writer, i);
+        suspect(*fiber, offset);
+      }
     }
     if (write) {
-      if (t.reader != -1 && t.read_epoch == block->epoch && !(atomic && t.atomic)) {
-        bool alone = t.reader == me;
-        int someone = t.reader >= 0 ? t.reader : -1;
-        if (t.reader == -3)
-          race("writes", "reads, as others do,", t.last_reader, i);
-        else if (!alone && someone >= 0 && !ordered(t.read_epoch, t.read_syncs, someone, me))
-          race("writes", "reads", someone, i);
+      if (t.reader != -1 && t.reader != me && t.read_epoch == block->epoch) {
+        int someone = t.reader == -3 ? t.last_reader : t.reader;
+        bool unordered = t.reader == -3 || !ordered(t.read_epoch, t.read_syncs, someone, me);
+        if (unordered && !atomic) race("writes", t.reader == -3 ? "reads, as others do," : "reads", someone, i);
+        if (unordered && someone >= 0 && someone != me) suspect(block->fibers[someone], offset);
       }
       t.writer = me, t.write_epoch = block->epoch, t.write_syncs = syncs, t.atomic = atomic;
-      if (atomic) continue;
-      t.reader = -1;
-    } else {
+      if (!atomic || t.reader == me) t.reader = -1;
+    } else if (!atomic) {
       bool again = t.reader != -1 && t.read_epoch == block->epoch;
       if (again && t.reader != me) {
         bool same_warp = t.reader >= 0 && t.reader / 32 == me / 32;
@@ -328,7 +363,7 @@ void access(uintptr_t at, size_t bytes, bool write, bool atomic, bool aligned) {
     raise(format("Misaligned: %s %s %zu bytes at an address that is no multiple of %zu", place(*fiber).c_str(),
                  write ? "writes" : "reads", bytes, bytes));
   if (last_span < spans.size() && at >= spans[last_span].low && at + bytes <= spans[last_span].high) return;
-  if (at - dynamic_low < launch->dynamic_bytes + 4096) {
+  if (at - dynamic_low < launch->dynamic_bytes + BEYOND_DYNAMIC) {
     if (at + bytes > dynamic_low + launch->dynamic_bytes)
       raise(format("OutOfBounds: %s %s %zu bytes past the end of the %zu bytes of dynamic shared memory",
                    place(*fiber).c_str(), write ? "writes" : "reads", bytes, launch->dynamic_bytes));
@@ -359,6 +394,7 @@ void access(uintptr_t at, size_t bytes, bool write, bool atomic, bool aligned) {
 void release_block() {
   if (block->at_block == 0 || block->at_block < block->live) return;
   block->at_block = 0;
+  for (Fiber& f : block->fibers) settle(f);
   block->epoch++;
   block->last_count = block->count, block->last_all = block->all, block->last_any = block->any;
   block->count = 0, block->all = 1, block->any = 0;
@@ -423,10 +459,18 @@ void release_warp(unsigned w, unsigned mask) {
     block->fibers[32 * w + l].state = READY;
   }
   warp.syncs++;
+  if (wanted == warp.live) {
+    warp.common = warp.syncs;
+  } else {
+    for (unsigned l = 0; l < 32; l++)
+      for (unsigned o = 0; o < 32; o++)
+        if ((wanted >> l & 1) && (wanted >> o & 1)) warp.joint[l][o] = warp.syncs;
+  }
   progressed = true;
 }
 
 void end_fiber(Fiber& f) {
+  settle(f);
   block->live--;
   Warp& warp = block->warps[f.number / 32];
   warp.live &= ~(1u << (f.number % 32));
@@ -620,8 +664,47 @@ std::string refusal(const kw_launch& l) {
     return format("CannotLaunch: %s asks for %zu bytes of dynamic shared memory, of which it was granted %zu "
                   "(cudaFuncAttributeMaxDynamicSharedMemorySize)",
                   name, l.dynamic_bytes, l.dynamic_limit);
+  unsigned long resident = std::min(THREADS_OF_A_PROCESSOR / threads, BLOCKS_OF_A_PROCESSOR);
+  resident = std::min(resident, SHARED_OF_A_PROCESSOR / (l.dynamic_bytes + SHARED_OF_THE_SYSTEM)) * PROCESSORS;
+  unsigned long blocks = static_cast<unsigned long>(l.grid.x) * l.grid.y * l.grid.z;
+  if (l.cooperative && blocks > resident)
+    return format("CannotLaunch: %s is launched cooperatively with %lu blocks, of which at most %lu are resident at once",
+                  name, blocks, resident);
   return "";
 }
+
+// A thread whose local variables leave its stack runs into the guard below it.
+struct sigaction before_launch;
+
+void on_fault(int signal, siginfo_t* info, void*) {
+  auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (fiber != nullptr && reinterpret_cast<uintptr_t>(fiber->stack) - at <= GUARD_BYTES)
+    raise(format("NotCheckable: the local variables of %s take more than the %zu KB that it has on the CPU",
+                 place(*fiber).c_str(), STACK_BYTES >> 10));
+  sigaction(signal, &before_launch, nullptr);  // the access is made again, and ends the process
+}
+
+class FaultHandler {
+ public:
+  FaultHandler() {
+    stack_t own{};
+    own.ss_sp = memory_, own.ss_size = sizeof memory_;
+    sigaltstack(&own, &before_stack_);
+    struct sigaction action{};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGSEGV, &action, &before_launch);
+  }
+  ~FaultHandler() {
+    sigaction(SIGSEGV, &before_launch, nullptr);
+    sigaltstack(&before_stack_, nullptr);
+  }
+
+ private:
+  static char memory_[64 << 10];
+  stack_t before_stack_{};
+};
+char FaultHandler::memory_[64 << 10];
 
 }  // namespace
 
@@ -644,15 +727,17 @@ int kw_run(const kw_launch* wanted, void (*thread)(void*), void* argument) {
   launch = wanted, body = thread, context = argument;
   kw_block_dim = wanted->block;
   kw_grid_dim = wanted->grid;
-  dynamic_memory.assign(wanted->dynamic_bytes + 4096 + 1024, 0);
-  dynamic_low = (reinterpret_cast<uintptr_t>(dynamic_memory.data()) + 1023) & ~uintptr_t(1023);
   touches.assign(wanted->dynamic_bytes + static_bytes(), Touch());
   fault = Fault();
+  doubt.clear();
   last_span = 0;
-  run_grid();
+  {
+    FaultHandler handler;
+    run_grid();
+  }
   block = nullptr, fiber = nullptr;
-  if (!fault.raised) return 0;
-  message = fault.text + format(" (kernel %s)", wanted->name);
+  if (!fault.raised && doubt.empty()) return 0;
+  message = (fault.raised ? fault.text : doubt) + format(" (kernel %s)", wanted->name);
   return 1;
 }
 
@@ -696,6 +781,16 @@ unsigned kw_warp(int operation, unsigned mask, void* value, unsigned bytes, unsi
   if (fiber->state != READY) leave();
   memcpy(value, lane.value, operation >= KW_BALLOT && operation <= KW_MATCH_ALL ? 4 : bytes);
   return lane.argument;
+}
+
+void kw_fence() {
+  if (fiber != nullptr) fiber->fenced_epoch = block->epoch + 1ul;
+}
+
+void kw_launch_bound(long threads) {
+  unsigned long block = static_cast<unsigned long>(kw_block_dim.x) * kw_block_dim.y * kw_block_dim.z;
+  if (threads > 0 && block > static_cast<unsigned long>(threads))
+    raise(format("CannotLaunch: %lu threads a block, and __launch_bounds__ promises at most %ld", block, threads));
 }
 
 void kw_pause() {
@@ -776,13 +871,25 @@ void kw_idle(int on) { idle = on != 0; }
 
 // ------------------------------------------------------------------------------------ hooks of -fsanitize=thread
 
+// Flags are volatile where they are not atomic: accesses to one location do not race with each other.
+static void volatile_access(void* p, size_t bytes, bool write) {
+  kw_fence();
+  access(reinterpret_cast<uintptr_t>(p), bytes, write, true, true);
+}
+
+static void watch_copy(void* to, const void* from, size_t n) {
+  if (n == 0) return;
+  if (from != nullptr) access(reinterpret_cast<uintptr_t>(from), n, false, false, false);
+  access(reinterpret_cast<uintptr_t>(to), n, true, false, false);
+}
+
 #define HOOKS(N)                                                                                              \
   void __tsan_read##N(void* p) { access(reinterpret_cast<uintptr_t>(p), N, false, false, true); }             \
   void __tsan_write##N(void* p) { access(reinterpret_cast<uintptr_t>(p), N, true, false, true); }             \
   void __tsan_unaligned_read##N(void* p) { access(reinterpret_cast<uintptr_t>(p), N, false, false, false); }  \
   void __tsan_unaligned_write##N(void* p) { access(reinterpret_cast<uintptr_t>(p), N, true, false, false); }  \
-  void __tsan_volatile_read##N(void* p) { access(reinterpret_cast<uintptr_t>(p), N, false, false, true); }    \
-  void __tsan_volatile_write##N(void* p) { access(reinterpret_cast<uintptr_t>(p), N, true, false, true); }
+  void __tsan_volatile_read##N(void* p) { volatile_access(p, N, false); }                                     \
+  void __tsan_volatile_write##N(void* p) { volatile_access(p, N, true); }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
@@ -790,6 +897,19 @@ HOOKS(8)
 HOOKS(16)
 void __tsan_read_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, false, false, false); }
 void __tsan_write_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, true, false, false); }
+// Products are linked with --wrap for these.
+void* __wrap_memcpy(void* to, const void* from, size_t n) {
+  watch_copy(to, from, n);
+  return memcpy(to, from, n);
+}
+void* __wrap_memmove(void* to, const void* from, size_t n) {
+  watch_copy(to, from, n);
+  return memmove(to, from, n);
+}
+void* __wrap_memset(void* to, int byte, size_t n) {
+  watch_copy(to, nullptr, n);
+  return memset(to, byte, n);
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

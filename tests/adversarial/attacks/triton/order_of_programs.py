@@ -4,7 +4,6 @@ row: threads and deferred work: a race between programs
 problem: problems/row_sum.py
 backend: triton
 screen: passes
-needs: device
 """
 
 import torch

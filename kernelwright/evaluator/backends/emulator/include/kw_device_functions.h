@@ -10,9 +10,9 @@ inline void __syncthreads() { kw_sync_block(); }
 inline int __syncthreads_count(int p) { return kw_sync_block_reduce(0, p); }
 inline int __syncthreads_and(int p) { return kw_sync_block_reduce(1, p); }
 inline int __syncthreads_or(int p) { return kw_sync_block_reduce(2, p); }
-inline void __threadfence() { asm volatile("" ::: "memory"); }
-inline void __threadfence_block() { asm volatile("" ::: "memory"); }
-inline void __threadfence_system() { asm volatile("" ::: "memory"); }
+inline void __threadfence() { kw_fence(); }
+inline void __threadfence_block() { kw_fence(); }
+inline void __threadfence_system() { kw_fence(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   int nothing = 0;
   kw_warp(KW_SYNC, mask, &nothing, 4, 0, nullptr);
@@ -142,10 +142,10 @@ KW_ATOMIC(atomicAdd, float, o + v)
 KW_ATOMIC(atomicAdd, double, o + v)
 KW_ATOMIC(atomicSub, int, static_cast<int>(static_cast<unsigned>(o) - static_cast<unsigned>(v)))
 KW_ATOMIC(atomicSub, unsigned, o - v)
-KW_ATOMIC(atomicExch, int, ((void)o, v))
-KW_ATOMIC(atomicExch, unsigned, ((void)o, v))
-KW_ATOMIC(atomicExch, unsigned long long, ((void)o, v))
-KW_ATOMIC(atomicExch, float, ((void)o, v))
+KW_ATOMIC(atomicExch, int, (kw_fence(), (void)o, v))
+KW_ATOMIC(atomicExch, unsigned, (kw_fence(), (void)o, v))
+KW_ATOMIC(atomicExch, unsigned long long, (kw_fence(), (void)o, v))
+KW_ATOMIC(atomicExch, float, (kw_fence(), (void)o, v))
 KW_INTEGERS(atomicMin, o < v ? o : v)
 KW_INTEGERS(atomicMax, o > v ? o : v)
 KW_INTEGERS(atomicAnd, o & v)
@@ -155,6 +155,7 @@ KW_ATOMIC(atomicInc, unsigned, o >= v ? 0 : o + 1)
 KW_ATOMIC(atomicDec, unsigned, (o == 0 || o > v) ? v : o - 1)
 #define KW_CAS(NAME, T)                                                                                          \
   inline T NAME(T* at, T expected, T v) {                                                                        \
+    kw_fence();                                                                                                  \
     return kw::changed(at, [expected, v](T o) -> T { return o == expected ? v : o; });                           \
   }
 #define KW_CASES(T) KW_CAS(atomicCAS, T) KW_CAS(atomicCAS_block, T) KW_CAS(atomicCAS_system, T)

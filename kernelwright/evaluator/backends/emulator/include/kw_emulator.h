@@ -54,6 +54,8 @@ unsigned kw_live_lanes();
 void kw_access(const void* at, size_t bytes, int write, int atomic);  // of what is not instrumented
 [[noreturn]] void kw_fail(const char* kind, const char* message);
 void kw_pause();  // lets others run
+void kw_fence();  // a fence, or an operation that locks are made of
+void kw_launch_bound(long threads);  // what __launch_bounds__ promises of a block
 void kw_clock_tick(unsigned long long* out);
 
 // Memory that kernels may touch. `name` is kept as it is.

@@ -88,14 +88,6 @@ inline size_t most_granted() {
   return most;
 }
 
-// `extern __shared__ T name[];` outside of functions.
-template <class T>
-struct DynamicShared {
-  operator T*() const { return static_cast<T*>(kw_dynamic_shared()); }
-  template <class I>
-  T& operator[](I i) const { return static_cast<T*>(kw_dynamic_shared())[i]; }
-};
-
 class LaunchError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -12,6 +12,10 @@
 #include "kw_emulator.h"
 
 #define __CUDACC__ 1
+#define __NVCC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#define __CUDACC_VER_BUILD__ 0
 #define __CUDA_ARCH__ 900
 #define KW_EMULATED 1
 #define CUDART_VERSION 13000
@@ -68,8 +72,12 @@ struct dim3 {
   constexpr operator uint3() const { return uint3{x, y, z}; }
 };
 
-#define threadIdx (reinterpret_cast<const uint3&>(kw_thread_index))
-#define blockIdx (reinterpret_cast<const uint3&>(kw_block_index))
-#define blockDim (reinterpret_cast<const dim3&>(kw_block_dim))
-#define gridDim (reinterpret_cast<const dim3&>(kw_grid_dim))
+// No macros, so that a function's own variables may have these names. Aggregates, so that reading them is not watched.
+struct kw_extent {
+  unsigned x, y, z;
+  constexpr operator dim3() const { return dim3(x, y, z); }
+  constexpr operator uint3() const { return uint3{x, y, z}; }
+};
+extern const uint3 threadIdx __asm__("kw_thread_index"), blockIdx __asm__("kw_block_index");
+extern const kw_extent blockDim __asm__("kw_block_dim"), gridDim __asm__("kw_grid_dim");
 constexpr int warpSize = 32;
