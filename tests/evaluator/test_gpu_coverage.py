@@ -75,8 +75,6 @@ def of(backend: str) -> list[Kernel]:
 @pytest.fixture(scope="module", autouse=True)
 def one_architecture():
     """Of three: what differs between them is tested for single kernels elsewhere."""
-    if find_nvcc() is None:
-        pytest.skip("no nvcc here: install CUDA's toolkit to run the tests of CUDA candidates")
     one = {ARCHITECTURE: _profile_static.ARCHITECTURES[ARCHITECTURE]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_profile_static, "ARCHITECTURES", one)
@@ -96,7 +94,10 @@ class Verdicts(dict[str, Verdict]):
 
 
 def judged(referee: Referee, kernel: Kernel, source: str, **options: bool) -> Verdict:
-    with referee.open(find_problem(str(ROOT / f"problems/{kernel.problem}.py")), baselines=("eager",)) as session:
+    if kernel.backend == "cuda" and find_nvcc() is None:
+        pytest.skip("no nvcc here: install CUDA's toolkit to run the tests of CUDA candidates")
+    problem = find_problem(str(ROOT / f"problems/{kernel.problem}.py"))
+    with referee.open(problem, backend=kernel.backend, baselines=("eager",)) as session:
         made = Candidate(problem_id=session.problem.id, source=source, backend=kernel.backend)
         return session.judge(made, **options).verdict
 
