@@ -25,6 +25,12 @@ PLACES = (
     "test_docs.py",
 )
 FIXTURES = {"referee", "judges"}
+TOGETHER = (  # these judge with a referee and time nothing
+    "evaluator/test_device_examine.py",
+    "evaluator/test_gpu_coverage.py",
+    "evaluator/test_referee_cuda.py",
+    "evaluator/test_referee_triton.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,5 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(TESTS)
         listed = any(path.is_relative_to(place) for place in PLACES)
+        if any(path.is_relative_to(place) for place in TOGETHER):
+            continue
         if listed or FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("alone")

@@ -11,6 +11,7 @@ import hashlib
 import shlex
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,19 +127,18 @@ class BuildService:
         if stored is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
         text = inline.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
-        for command in commands:  # the small headers first; torch's own, where those lack something
-            cubin = self._compile("", command, {"kernel.cu": text.encode()}, started)
-            if cubin.product is not None or cubin.problem:
-                break
+        with ThreadPoolExecutor(1, "emulated") as beside:
+            emulating = beside.submit(self._emulated, request, started)
+            for command in commands:  # the small headers first; torch's own, where those lack something
+                cubin = self._compile("", command, {"kernel.cu": text.encode()}, started)
+                if cubin.product is not None or cubin.problem:
+                    break
+            emulated = emulating.result()
         if cubin.product is None:
             return cubin._replace(key=key)
-        command = emulator_command(request, "/in/kernel.cpp", "/job/product.so")
-        try:
-            rewritten = emulated_source(request)
-        except ValueError as error:
-            reason = f"it compiles for {_ARCHITECTURE}, and the CPU's emulator does not take it: {error}"
+        if isinstance(emulated, str):
+            reason = f"it compiles for {_ARCHITECTURE}, and the CPU's emulator does not take it: {emulated}"
             return BuildOutcome(key, None, "", time.monotonic() - started, False, uncheckable=reason)
-        emulated = self._compile("", command, {"kernel.cpp": rewritten.encode()}, started)
         if emulated.product is None and emulated.problem != "timeout":
             first = next((line for line in emulated.log.splitlines() if "rror" in line), emulated.log[:200])
             reason = f"it compiles for {_ARCHITECTURE}, and the CPU's emulator does not take it: {first.strip()[:300]}"
@@ -146,6 +146,15 @@ class BuildService:
         if emulated.product is not None:
             self._cache.keep(key, emulated.product, cubin.log)
         return emulated._replace(key=key, log=cubin.log)
+
+    def _emulated(self, request: inline.BuildRequest, started: float) -> BuildOutcome | str:
+        """A product that runs a request's kernels on the CPU, or why there is none."""
+        try:
+            rewritten = emulated_source(request)
+        except ValueError as error:
+            return str(error)
+        command = emulator_command(request, "/in/kernel.cpp", "/job/product.so")
+        return self._compile("", command, {"kernel.cpp": rewritten.encode()}, started)
 
     def _build_for_device(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
         """CUDA for the device that is here: machine code of kernels, or an extension with host code.

@@ -26,7 +26,7 @@ from kernelwright.evaluator.backends import (
 from kernelwright.records import KernelResources, KnobValue, Problem, Profile
 from kernelwright.sandbox import Limits, Sandbox
 
-__all__ = ["objection", "profile_cuda", "profile_triton"]
+__all__ = ["objection", "profile_cuda", "profile_triton", "read_machine_code"]
 
 _SHOWN = "sm_90"  # the architecture that notes are about
 _MOST_KERNELS = 64
@@ -43,25 +43,36 @@ def profile_cuda(
     Args:
         launches: what was seen of their launches; occupancy is known for these alone.
     """
+    seen = list(launches)
+    found: list[KernelResources] = []
+    notes: list[str] = []
+    compiled = _compiled(builds, requests)
+    for architecture, code in compiled:
+        if code is None:
+            notes.append(f"it does not compile for {architecture}")
+        else:
+            said, listing = code
+            found += resources(architecture, parse_ptxas(said), parse_machine_code(listing), seen)
+    return _profile(found, notes) if compiled else None
+
+
+def read_machine_code(builds: BuildService, requests: Sequence[inline.BuildRequest]) -> None:
+    """Have the kernels compiled that :func:`profile_cuda` will ask for, and keep them."""
+    _compiled(builds, requests)
+
+
+def _compiled(
+    builds: BuildService, requests: Sequence[inline.BuildRequest]
+) -> list[tuple[str, tuple[str, str] | None]]:
+    """Architecture and machine code, with what the assembler says, of each request's kernels."""
     wanted = [
         (request, architecture)
         for request in {request.key: request for request in requests if "cuda" in request.language}.values()
         for architecture in ARCHITECTURES
     ]
-    seen = list(launches)
-    found: list[KernelResources] = []
-    notes: list[str] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        compiled = pool.map(lambda pair: builds.machine_code(*pair), wanted)
-        for (_, architecture), code in zip(wanted, compiled, strict=True):
-            if code is None:
-                notes.append(f"it does not compile for {architecture}")
-                continue
-            said, listing = code
-            found += resources(architecture, parse_ptxas(said), parse_machine_code(listing), seen)
-    if not wanted:
-        return None
-    return _profile(found, notes)
+        codes = pool.map(lambda pair: builds.machine_code(*pair), wanted)
+        return [(architecture, code) for (_, architecture), code in zip(wanted, codes, strict=True)]
 
 
 def profile_triton(sandbox: Sandbox, builds: BuildService, source: str, problem: Problem, *, limits: Limits) -> Profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 from kernelwright import inline
 from kernelwright.evaluator._client import Failure
@@ -50,6 +51,7 @@ class Progress:
         self.launches: tuple[Launch, ...] = ()  # of emulated kernels
         self.device_kernels: tuple[TimedKernel, ...] = ()  # of one call on a device, as its worker claims
         self.profile: Profile | None = None
+        self.beside: Future[Profile | None] | None = None  # its static profile, or what that will find compiled
 
     @property
     def runs_for_real(self) -> bool:

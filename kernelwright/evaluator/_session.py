@@ -6,6 +6,7 @@ import contextlib
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -26,7 +27,7 @@ from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
 from kernelwright.evaluator._profile_gpu import profile_gpu
-from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton
+from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton, read_machine_code
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
@@ -92,6 +93,7 @@ class ProblemSession:
         self._baselines = tuple(baselines)
         self._check_sets: dict[DeviceClass, truth.CheckSet] = {}
         self._benches: dict[Device | None, _Bench] = {}
+        self._beside = ThreadPoolExecutor(1, "static")  # compiles for a GPU's architectures while others check
 
     def __enter__(self) -> ProblemSession:
         return self
@@ -103,6 +105,7 @@ class ProblemSession:
 
     def close(self) -> None:
         """End the twins, give the memory back."""
+        self._beside.shutdown(cancel_futures=True)
         self.restart_twins()
 
     def restart_twins(self) -> None:
@@ -170,17 +173,28 @@ class ProblemSession:
         environment = self._referee.environment_of(progress.device)
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and progress.runs_for_real
+        profile &= candidate.backend != "cpp"
         try:
             with self._referee.lane(), pinned(self._referee.own_cpu):
-                self._run(candidate, progress, control=control, timed=timed, confirm=confirm, screen=screen)
+                self._run(
+                    candidate,
+                    progress,
+                    control=control,
+                    timed=timed,
+                    confirm=confirm,
+                    screen=screen,
+                    profile=profile and progress.device is None,
+                )
         except Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
             if failed_stage != "screen":
                 rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
                 progress.findings = (Finding(rule=rule, effect="refuses", evidence=reason[:400]), *progress.findings)
-        if profile and failed_stage != "screen" and candidate.backend != "cpp" and progress.profile is None:
+        if profile and failed_stage != "screen" and progress.profile is None:
             with progress.timed("static"):
-                progress.profile = self._static_profile(candidate, progress)
+                self._on_stage("static")
+                begun = None if progress.beside is None else progress.beside.result()
+                progress.profile = begun or self._static_profile(candidate, progress)
             untimed = status is Status.PASSED and progress.device is None
             if untimed and progress.profile and (said := objection(progress.profile)):
                 status, failed_stage, reason = Status.COMPILE_ERROR, "build", said
@@ -234,7 +248,6 @@ class ProblemSession:
 
     def _static_profile(self, candidate: Candidate, progress: Progress) -> Profile | None:
         """What a candidate's kernels take of a GPU; None where nothing was built."""
-        self._on_stage("static")
         if candidate.backend == "cuda":
             return profile_cuda(self._referee.builds, progress.built, progress.launches)
         limits = self._referee.limits(wall_s=self._settings.capture_timeout_s, allow_exec=True)
@@ -252,9 +265,12 @@ class ProblemSession:
         timed: bool,
         confirm: bool,
         screen: bool,
+        profile: bool,
     ) -> None:
         with progress.timed("screen"):
             self._screen(candidate, progress, control=control, refuse=screen)
+        if profile and candidate.backend == "triton":  # nothing is timed meanwhile
+            progress.beside = self._beside.submit(self._static_profile, candidate, progress)
         check_set = self.prepare_for(candidate.backend)
         timekeeper = self._bench(progress.device).timekeeper
         with contextlib.ExitStack() as ending:
@@ -264,6 +280,8 @@ class ProblemSession:
                 side = self._start(candidate, check_set, "build", progress, replay)
                 ending.callback(self._put_away, side, progress)
                 progress.stage = Stage.COMPILED
+            if profile and candidate.backend == "cuda":
+                progress.beside = self._beside.submit(read_machine_code, self._referee.builds, side.client.built[:])
             with progress.timed("check"):
                 self._on_stage("check")
                 windows = self._check(side, check_set, progress)

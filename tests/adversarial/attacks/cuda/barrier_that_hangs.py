@@ -4,7 +4,6 @@ row: device hang and leftover device memory
 problem: problems/row_sum.py
 backend: cuda
 screen: passes
-needs: device
 """
 
 import torch.nn as nn

@@ -4,7 +4,6 @@ row: endless output: of the device
 problem: problems/row_sum.py
 backend: cuda
 screen: passes
-needs: device
 """
 
 import torch.nn as nn

@@ -4,7 +4,6 @@ row: torch operators behind a decoy kernel; decoy kernels
 problem: problems/matmul.py
 backend: cuda
 screen: passes
-needs: device
 """
 
 import torch.nn as nn
