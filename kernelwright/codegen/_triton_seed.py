@@ -8,6 +8,7 @@ known form gives no candidate.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from kernelwright.codegen._constructor import constructor
 from kernelwright.codegen._cost import cost
 from kernelwright.codegen._file import Generated
 from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._triton_seed_kernels import HELPERS, Kernel, Source, helpers, merge, read_kernel, refuse
+from kernelwright.codegen._triton_seed_kernels import HELPERS, Kernel, Source, helpers, merge, read_kernel, refuse, wrapped
 from kernelwright.records import KnobValue
 
 _MOST_TEXT = 1 << 20  # characters of a wrapper
@@ -32,6 +33,8 @@ KNOBS: dict[str, tuple[KnobValue, ...]] = {
 _LIBRARY = {"mm": "torch.mm", "bmm": "torch.bmm", "addmm": "torch.addmm", "baddbmm": "torch.baddbmm",
             "convolution": "torch.ops.aten.convolution"}  # fmt: skip
 _FALLBACK = re.compile(r"torch\.ops\.aten\.[a-z]\w*(\.\w+)?")  # those that begin with _ belong to one device
+_HEAVY = {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d", "convolution"}
+_VIEWS = {"view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "reshape"}
 _DTYPE = re.compile(r"torch\.(float16|bfloat16|float32|float64|u?int8|int16|int32|int64|bool)")
 _SKIPPED = re.compile(
     r"del |args\.clear\(\)|torch\.cuda\.set_device\(0\)|raw_stream0 = get_raw_stream\(0\)|assert_alignment\(|pass$"
@@ -65,6 +68,8 @@ def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
 
 
 def _seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
+    if {node.op.split(".")[0] for node in graph.nodes} <= _HEAVY | _VIEWS:
+        raise refuse("libraries do all of the arithmetic")
     wrappers = [_Wrapper(graph, variant) for variant in payload["variants"]]
     kernels = merge([(list(w.sources.values()), w.sizes()) for w in wrappers])
     if not kernels:
@@ -103,7 +108,7 @@ class _Launch:
         given = {**numels, **blocks, **{k: repr(v) for k, v in kernel.numbers[id(self.source)].items()}}
         named = [f"{name}={value}" for name, value in given.items()]
         warps = "WARPS" if self.source.kind == "pointwise" else "REDUCE_WARPS"
-        return f"{kernel.name}[{grid}]({', '.join([*self.arguments, *named, f'num_warps={warps}'])})"
+        return wrapped(f"{kernel.name}[{grid}]({', '.join([*self.arguments, *named, f'num_warps={warps}'])})")
 
     def _blocks(self, numels: Mapping[str, int]) -> dict[str, str]:
         """Block sizes as expressions over the knobs. An axis of one element has no mask: its block is 1."""
@@ -131,6 +136,7 @@ class _Wrapper:
         self.sources: dict[str, Source] = {}
         self._steps: list[str | _Launch] = []
         self._names: dict[str, str] = {}  # of the wrapper -> as written in forward
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of what is row-major, by the name in forward
         shapes = [tuple(int(s) for s in i["shape"]) for i in inputs if i["kind"] == "input"]
         self.key = repr(tuple(shapes))
         call = self._definitions(ast.parse(text))
@@ -171,13 +177,15 @@ class _Wrapper:
                 name = graph.forward_parameters[item["target"]]
                 if item["contiguous"] is not True:
                     raise refuse(f"the input {name} is not contiguous")
-                self._names[item["name"]] = name
                 self._steps.append(f"{name} = {name}.contiguous()")
             else:
                 if item["target"] not in known:
                     raise refuse("a parameter that the captured graph does not have")
                 parts = item["target"].split(".")
-                self._names[item["name"]] = "self" + "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in parts)
+                name = "self" + "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in parts)
+            self._names[item["name"]] = name
+            if item["contiguous"] is True:
+                self._shapes[name] = tuple(int(s) for s in item["shape"])
         self.device = f"{next(iter(sorted(self._names.values(), key=lambda n: n.startswith('self'))))}.device"
 
     # ------------------------------------------------------------------------------------------------- statements
@@ -207,9 +215,10 @@ class _Wrapper:
         """What a library returns is brought into the strides that kernels expect; inputs were made contiguous."""
         assert isinstance(statement, ast.Expr)
         assert isinstance(statement.value, ast.Call)
-        name, _, strides = statement.value.args[:3]
+        name, size, strides = statement.value.args[:3]
         if isinstance(name, ast.Name) and _BUFFER.fullmatch(name.id):
             self._steps.append(f"{name.id} = laid_out({name.id}, {_ints(strides)!r})")
+            self._note(name.id, _ints(size), _ints(strides))
 
     def _statement(self, statement: ast.stmt) -> None:
         value = statement.value if isinstance(statement, ast.Assign | ast.Expr) else None
@@ -219,14 +228,24 @@ class _Wrapper:
             if isinstance(value, ast.Call) and _is_launch(value):
                 self._steps.append(self._launch(value))
             else:
-                self._steps.append(self._value(value))
+                self._steps.append(wrapped(self._value(value)))
             return
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if not isinstance(target, ast.Name) or not _BUFFER.fullmatch(target.id):
             raise refuse(f"a statement of unknown form: {ast.unparse(statement)[:80]}")
         made = self._value(value)
+        if made in self._shapes:
+            self._shapes[target.id] = self._shapes[made]
+        elif isinstance(value, ast.Call) and ast.unparse(value.func) == "empty_strided_cuda":
+            self._note(target.id, _ints(value.args[0]), _ints(value.args[1]))
+        elif isinstance(value, ast.Call) and ast.unparse(value.func) == "reinterpret_tensor":
+            self._note(target.id, _ints(value.args[1]), _ints(value.args[2]))
         self._names[target.id] = target.id
         self._steps.append(f"{target.id} = {made}")
+
+    def _note(self, name: str, size: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        if strides == _row_major(size):
+            self._shapes[name] = size
 
     def _launch(self, call: ast.Call) -> _Launch:
         assert isinstance(call.func, ast.Attribute)
@@ -240,12 +259,16 @@ class _Wrapper:
     def _return(self, statement: ast.Return) -> None:
         if not isinstance(statement.value, ast.Tuple):
             raise refuse("the wrapper returns something else than a tuple")
-        parts = [self._value(e) for e in statement.value.elts]
+        parts = [self._returned(e) for e in statement.value.elts]
         if len(parts) != len(self.graph.outputs):
             raise refuse("the wrapper returns more or less than the forward does")
         together = ", ".join(parts)
         result = {"tensor": together, "tuple": f"({together},)", "list": f"[{together}]"}[self.graph.structure]
         self._steps.append(f"return {result}")
+
+    def _returned(self, node: ast.expr) -> str:
+        written = self._value(node)
+        return written if written in self._shapes or re.search(r"\.view\([^()]*\)$", written) else f"{written}.contiguous()"
 
     # ------------------------------------------------------------------------------------------------ expressions
 
@@ -294,6 +317,12 @@ class _Wrapper:
     def _view(self, node: ast.Call) -> str:
         of = self._value(node.args[0])
         size, stride, offset = _ints(node.args[1]), _ints(node.args[2]), _int(node.args[3])
+        shape = self._shapes.get(of)
+        if shape is not None and size and offset == 0:
+            if stride == _row_major(size) and math.prod(size) == math.prod(shape):
+                return of if size == shape else f"{of}.view{size!r}"
+            if len(shape) == 2 and size == shape[::-1] and stride == (1, shape[1]):
+                return f"{of}.t()"
         start = f", {of}.storage_offset() + {offset}" if offset else ""
         return f"{of}.as_strided({size!r}, {stride!r}{start})"
 
@@ -339,7 +368,7 @@ def _row_major(size: Sequence[int]) -> tuple[int, ...]:
 def _file(graph: Graph, kernels: Sequence[Kernel], methods: Sequence[str], keys: Mapping[str, int]) -> str:
     made = constructor(graph.module_source)
     body = "\n".join(methods)
-    code = [f"{operator}" for kernel in kernels for operator in kernel.operators] + [kernel.text for kernel in kernels]
+    code = [text for kernel in kernels for text in (*kernel.operators, kernel.text)]
     code = [*helpers("\n".join(code)), *code]
     names = [name for name in KNOBS if re.search(rf"\b{name}\b", body)]
     lines = [

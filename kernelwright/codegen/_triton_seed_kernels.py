@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from kernelwright.codegen._graph import CodegenError
 
 Number = int | float
 
+_WIDTH = 104  # of a line, without the indentation of a method
 _HEURISTICS = ("pointwise", "reduction", "persistent_reduction")
 _GRIDS = {("xnumel",), ("xnumel", "ynumel")}
 _NUMEL = re.compile(r"[xy]numel|r0_numel")
@@ -36,10 +38,27 @@ _NODES = (
 HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
     "maximum": ((), "def maximum(a, b):  # NaN where either is\n    return tl.where((a > b) | (a != a), a, b)"),
     "minimum": ((), "def minimum(a, b):  # NaN where either is\n    return tl.where((a < b) | (a != a), a, b)"),
-    "max_along": (("maximum",), "def max_along(x, axis):\n    return tl.reduce(x, axis, maximum)"),
-    "min_along": (("minimum",), "def min_along(x, axis):\n    return tl.reduce(x, axis, minimum)"),
-    "either": ((), "def either(a, b):\n    return a | b"),
-    "any_along": (("either",), "def any_along(x, axis):\n    return tl.reduce(x, axis, either)"),
+    "not_a_number": (
+        (),
+        "def not_a_number(x, axis):  # whether any is\n    return tl.max((x != x).to(tl.int32), axis) > 0",
+    ),
+    "max_along": (
+        ("not_a_number",),
+        "def max_along(x, axis):  # NaN where any is\n"
+        "    found = tl.max(x, axis)\n"
+        "    if x.dtype.is_floating():\n"
+        '        found = tl.where(not_a_number(x, axis), float("nan"), found)\n'
+        "    return found",
+    ),
+    "min_along": (
+        ("not_a_number",),
+        "def min_along(x, axis):  # NaN where any is\n"
+        "    found = tl.min(x, axis)\n"
+        "    if x.dtype.is_floating():\n"
+        '        found = tl.where(not_a_number(x, axis), float("nan"), found)\n'
+        "    return found",
+    ),
+    "any_along": ((), "def any_along(x, axis):\n    return tl.max((x != 0).to(tl.int32), axis) > 0"),
     "product": ((), "def product(a, b):\n    return a * b"),
     "prod_along": (("product",), "def prod_along(x, axis):\n    return tl.reduce(x, axis, product)"),
     "maximum_with_index": (
@@ -56,13 +75,24 @@ HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
         "    first = (a < b) | ((a != a) & (b == b)) | (same & (i < j))\n"
         "    return tl.where(first, a, b), tl.where(first, i, j)",
     ),
+    "first_index": (
+        (),
+        "def first_index(x, index, found, axis):  # of the elements that are what was found\n"
+        "    wanted = tl.expand_dims(found, axis)\n"
+        "    chosen = (x == wanted) | ((x != x) & (wanted != wanted))\n"
+        "    return tl.min(tl.where(chosen, index, 2147483647), axis)",
+    ),
     "max_with_index": (
-        ("maximum_with_index",),
-        "def max_with_index(x, index, axis):\n    return tl.reduce((x, index), axis, maximum_with_index)",
+        ("max_along", "first_index"),
+        "def max_with_index(x, index, axis):\n"
+        "    found = max_along(x, axis)\n"
+        "    return found, first_index(x, index, found, axis)",
     ),
     "min_with_index": (
-        ("minimum_with_index",),
-        "def min_with_index(x, index, axis):\n    return tl.reduce((x, index), axis, minimum_with_index)",
+        ("min_along", "first_index"),
+        "def min_with_index(x, index, axis):\n"
+        "    found = min_along(x, axis)\n"
+        "    return found, first_index(x, index, found, axis)",
     ),
     "welford_reduce": (
         (),
@@ -76,13 +106,17 @@ HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
         (),
         "def welford_combine(mean_a, m2_a, weight_a, mean_b, m2_b, weight_b):  # Chan et al. 1979\n"
         "    weight = weight_a + weight_b\n"
-        "    delta = tl.where(mean_a == mean_b, 0.0, mean_b - mean_a)  # not inf - inf\n"
-        "    share = tl.where(weight == 0.0, 0.0, weight_b / weight)\n"
+        "    delta = mean_b - mean_a\n"
+        "    share = tl.where(weight == 0, 0.0, weight_b / weight)\n"
         "    return mean_a + delta * share, m2_a + m2_b + delta * delta * weight_a * share, weight",
     ),
     "welford": (
-        ("welford_combine",),
-        "def welford(mean, m2, weight, axis):\n    return tl.reduce((mean, m2, weight), axis, welford_combine)",
+        (),
+        "def welford(mean, m2, weight, axis):  # of groups of values, together\n"
+        "    count = tl.sum(weight, axis)\n"
+        "    middle = tl.sum(mean * weight, axis) / count\n"
+        "    delta = mean - tl.expand_dims(middle, axis)\n"
+        "    return middle, tl.sum(m2 + delta * delta * weight, axis), count",
     ),
     "select_one": (
         (),
@@ -363,7 +397,19 @@ def _operator_name(name: str, kernel: str) -> str:
 
 
 def _text(function: ast.FunctionDef) -> str:
-    return ast.unparse(ast.fix_missing_locations(function))
+    head, body = ast.unparse(ast.fix_missing_locations(function)).split(":\n", 1)
+    return f"{wrapped(head + ':')}\n{body}"
+
+
+def wrapped(line: str) -> str:
+    """A statement that ends in a parenthesis, with what is in its last pair on lines of their own where it is long."""
+    if len(line) <= _WIDTH:
+        return line
+    opening = line.index("](") + 1 if "](" in line else line.index("(")
+    closing = line.rindex(")")
+    parts = line[opening + 1 : closing].replace(", ", ",\0").replace(" ", "\1").replace("\0", " ")  # breaks at commas only
+    inside = textwrap.fill(parts, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+    return f"{line[: opening + 1]}\n{inside},\n{line[closing:]}".replace("\1", " ")
 
 
 def helpers(code: str) -> list[str]:
