@@ -89,9 +89,7 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
             return {"ok": True, "variants": found}
     except (CaptureFault, ReferenceFault) as fault:
         return {"ok": False, "reason": str(fault)}
-    except Exception as error:
-        import os,traceback
-        if os.environ.get("H4"): traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - a private API, which may raise anything
         return {"ok": False, "reason": _line(error)}
 
 
@@ -156,7 +154,7 @@ def _uniform() -> Iterator[None]:
     """Kernels with masks for every size, also where a size is a multiple of every block: one text for more shapes."""
     from torch._inductor.codegen.triton import TritonKernel
 
-    with mock.patch.object(TritonKernel, "_has_constant_mask", lambda kernel, tree: False):
+    with mock.patch.object(TritonKernel, "_has_constant_mask", return_value=False):
         yield
 
 

@@ -11,16 +11,36 @@ import ast
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.codegen._constructor import constructor
 from kernelwright.codegen._cost import cost
 from kernelwright.codegen._file import Generated
-from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._triton_seed_kernels import HELPERS, Kernel, Source, helpers, merge, read_kernel, refuse, wrapped
+from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._triton_seed_kernels import (
+    HELPERS,
+    Kernel,
+    Source,
+    helpers,
+    merge,
+    read_kernel,
+    refuse,
+    wrapped,
+)
 from kernelwright.records import KnobValue
 
+# What reading an answer of another form raises; the parser reports deep nesting as MemoryError.
+_MALFORMED = (
+    SyntaxError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    MemoryError,
+)
 _MOST_TEXT = 1 << 20  # characters of a wrapper
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "BLOCK": (1024, 256, 512, 2048),
@@ -63,7 +83,7 @@ def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
         raise refuse("the forward returns neither a tensor nor a flat sequence")
     try:
         return _seed(graph, payload)
-    except (SyntaxError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except _MALFORMED as error:
         raise refuse(f"a malformed answer ({type(error).__name__})") from error
 
 
@@ -122,7 +142,9 @@ class _Launch:
         else:
             chosen = {"XBLOCK": "COLUMNS", "R0_BLOCK": "TILE // COLUMNS"}
         chosen |= {f"{n[0].upper()}BLOCK": "1" for n, size in numels.items() if size == 1 and n != "r0_numel"}
-        return {name: value for name, value in {**chosen, **fixed}.items() if name in self.source.blocks or name in fixed}
+        return {
+            name: value for name, value in {**chosen, **fixed}.items() if name in self.source.blocks or name in fixed
+        }
 
 
 class _Wrapper:
@@ -268,7 +290,11 @@ class _Wrapper:
 
     def _returned(self, node: ast.expr) -> str:
         written = self._value(node)
-        return written if written in self._shapes or re.search(r"\.view\([^()]*\)$", written) else f"{written}.contiguous()"
+        return (
+            written
+            if written in self._shapes or re.search(r"\.view\([^()]*\)$", written)
+            else f"{written}.contiguous()"
+        )
 
     # ------------------------------------------------------------------------------------------------ expressions
 
@@ -282,7 +308,9 @@ class _Wrapper:
             return f"-{self._value(node.operand)}"
         if isinstance(node, ast.Tuple | ast.List):
             parts = ", ".join(self._value(e) for e in node.elts)
-            return f"[{parts}]" if isinstance(node, ast.List) else f"({parts},)" if len(node.elts) == 1 else f"({parts})"
+            return (
+                f"[{parts}]" if isinstance(node, ast.List) else f"({parts},)" if len(node.elts) == 1 else f"({parts})"
+            )
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             return f"{self._value(node.value)}[{_int(node.slice)}]"
         if isinstance(node, ast.Attribute) and _DTYPE.fullmatch(ast.unparse(node)):
@@ -386,7 +414,9 @@ def _file(graph: Graph, kernels: Sequence[Kernel], methods: Sequence[str], keys:
         *(f"{name} = {KNOBS[name][0]!r}" for name in names),
         "",
         "",
-        "\n\n\n".join([*code, *([_LAID_OUT] if "laid_out(" in body else []), *([made.helpers] if made.helpers else [])]),
+        "\n\n\n".join(
+            [*code, *([_LAID_OUT] if "laid_out(" in body else []), *([made.helpers] if made.helpers else [])]
+        ),
         "",
         "",
         f"class ModelNew({made.bases or 'nn.Module'}):",

@@ -12,7 +12,7 @@ import ast
 import copy
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelwright.codegen._graph import CodegenError
@@ -298,12 +298,12 @@ def _check(function: ast.FunctionDef, operators: set[str]) -> None:
 # ---------------------------------------------------------------------------------------------------------- merging
 
 
-def merge(groups: Sequence[tuple[Sequence[Source], dict[int, Sequence[int]]]]) -> list[Kernel]:
+def merge(groups: Sequence[tuple[Sequence[Source], Mapping[int, Sequence[int]]]]) -> list[Kernel]:
     """Kernels for the sources of every shape; ``groups``: per shape, its sources and their sizes by id."""
     alike: dict[str, list[Source]] = {}
     sizes: dict[int, Sequence[int]] = {}
     for sources, numels in groups:
-        sizes |= numels
+        sizes.update(numels)
         for source in sources:
             alike.setdefault(_skeleton(source), []).append(source)
     taken: set[str] = set(HELPERS)
@@ -319,7 +319,7 @@ def _skeleton(source: Source) -> str:
     function = copy.deepcopy(source.function)
     function.name = ""
     for node in _numbers(function):
-        node.value = type(node.value)(0)
+        node.value = 0 if isinstance(node.value, int) else 0.0
     return "\n".join([source.kind, ast.dump(function), *(ast.dump(o) for o in source.operators)])
 
 
@@ -407,7 +407,9 @@ def wrapped(line: str) -> str:
         return line
     opening = line.index("](") + 1 if "](" in line else line.index("(")
     closing = line.rindex(")")
-    parts = line[opening + 1 : closing].replace(", ", ",\0").replace(" ", "\1").replace("\0", " ")  # breaks at commas only
+    parts = (
+        line[opening + 1 : closing].replace(", ", ",\0").replace(" ", "\1").replace("\0", " ")
+    )  # breaks at commas only
     inside = textwrap.fill(parts, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
     return f"{line[: opening + 1]}\n{inside},\n{line[closing:]}".replace("\1", " ")
 

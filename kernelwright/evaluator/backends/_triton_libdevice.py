@@ -23,9 +23,11 @@ def _special(name: str) -> Callable[[Array], Array]:
 
     def call(x: Array) -> Array:
         import torch
+        from torch.utils._python_dispatch import _disable_current_modes
 
-        values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
-        result: Array = getattr(torch.special, name)(values).numpy()
+        with _disable_current_modes():  # or the log of torch's operators takes it for the candidate's work
+            values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
+            result: Array = getattr(torch.special, name)(values).numpy()
         return result.reshape(np.shape(x))
 
     return call
