@@ -58,11 +58,16 @@ def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | Non
 
 
 def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
-    """TorchInductor's own C++ as a candidate; None where it cannot be had."""
+    """TorchInductor's own kernels as a candidate, in C++ or Triton; None where they cannot be had."""
     from kernelwright import codegen
 
+    entry, seed = (
+        (codegen.INDUCTOR_TRITON_ENTRY, codegen.triton_seed)
+        if context.backend == "triton"
+        else (codegen.INDUCTOR_ENTRY, codegen.inductor_seed)
+    )
     try:
-        return codegen.inductor_seed(graph, _ask(context, codegen.INDUCTOR_ENTRY, "compiled by TorchInductor"))
+        return seed(graph, _ask(context, entry, "compiled by TorchInductor"))
     except (CoderError, codegen.CodegenError):
         return None
 

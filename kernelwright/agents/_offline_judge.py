@@ -137,6 +137,11 @@ class Case:
         return any(attempt.advice and "seed" in attempt.advice.action for attempt in self.context.attempts)
 
     @property
+    def unranked(self) -> bool:
+        """Whether no clock can tell a Triton kernel from TorchInductor's, for want of a device."""
+        return self.context.backend == "triton" and not self.timed
+
+    @property
     def behind_compile(self) -> bool:
         """Whether torch.compile may still be the faster one."""
         best: Attempt | None = self.context.best
@@ -218,7 +223,7 @@ def _try_seed(case: Case) -> Advice:
     return Advice(
         mode="optimise",
         bottleneck="torch.compile may still be faster than the best kernel",
-        method="start from TorchInductor's own C++",
+        method=f"start from TorchInductor's own {'Triton' if case.context.backend == 'triton' else 'C++'}",
         plan="judge the kernel that TorchInductor generates for this problem",
         action={"seed": SEED},
         expected="at least the speed of torch.compile, with less overhead a call",
@@ -287,9 +292,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "seed",
-        lambda case: case.behind_compile and not case.seed_asked_for,
+        lambda case: (case.behind_compile or case.unranked) and not case.seed_asked_for,
         _try_seed,
-        "where torch.compile still wins, its generated code is the cheapest thing to learn from",
+        "where torch.compile still wins, or may, its generated code is the cheapest thing to learn from",
     ),
     Rule(
         "no-gain",

@@ -1,8 +1,8 @@
 """Kernels without a language model: captured graph in, fused C++ or Triton candidate out.
 
-The capture (``_capture.py``) and TorchInductor's sources (``_inductor.py``) are worker-side entries: they import torch
-and run the problem's code, so they are named to the sandbox as ``kernelwright.codegen._capture:capture_entry`` and
-``kernelwright.codegen._inductor:inductor_entry``. All the rest reads plain data and never imports torch.
+The capture (``_capture.py``) and TorchInductor's sources (``_inductor.py``, ``_inductor_triton.py``) are worker-side
+entries: they import torch and run the problem's code, so they are named to the sandbox by the constants here. All the
+rest reads plain data and never imports torch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from kernelwright.codegen._cost import cost
 from kernelwright.codegen._file import Generated
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._seed import inductor_seed
+from kernelwright.codegen._triton_seed import triton_seed
 
 CAPTURE_ENTRY = "kernelwright.codegen._capture:capture_entry"
 INDUCTOR_ENTRY = "kernelwright.codegen._inductor:inductor_entry"
+INDUCTOR_TRITON_ENTRY = "kernelwright.codegen._inductor_triton:inductor_triton_entry"
 
 __all__ = [
     "CAPTURE_ENTRY",
     "INDUCTOR_ENTRY",
+    "INDUCTOR_TRITON_ENTRY",
     "CodegenError",
     "Generated",
     "Graph",
@@ -27,4 +30,5 @@ __all__ = [
     "generate",
     "inductor_seed",
     "schedule_space",
+    "triton_seed",
 ]

@@ -59,6 +59,7 @@ def toy(monkeypatch):
     monkeypatch.setattr(codegen, "schedule_space", lambda graph, backend: made.space)
     monkeypatch.setattr(codegen, "default_schedule", lambda graph, backend: made.default)
     monkeypatch.setattr(codegen, "inductor_seed", seed)
+    monkeypatch.setattr(codegen, "triton_seed", lambda graph, reply: seed(graph, reply))
     monkeypatch.setattr(codegen, "cost", cost)
     return made
 
@@ -207,6 +208,22 @@ def test_where_compile_is_faster_its_code_is_the_next_seed():
     assert (seeded.candidate.operator, seeded.action["origin"]) == ("seed", "seed")
     assert "seed" not in seeded.advice.action, "asked for once"
     assert loop.round().action["base"] == loop.context.attempts[0].candidate.sha256, "knobs need a schedule"
+
+
+def test_where_no_clock_can_tell_inductors_triton_is_judged_once():
+    asked = []
+    untimed_loop = Loop(
+        lambda action: {"speedup": None, "compiled": None}, lambda entry, payload: asked.append(entry) or {}
+    )
+    untimed_loop.context = dataclasses.replace(untimed_loop.context, backend="triton")
+    first = untimed_loop.round()
+    assert schedule(first) == DEFAULT
+    assert first.advice.action == {"seed": "inductor"}
+    assert first.advice.method == "start from TorchInductor's own Triton"
+    assert untimed_loop.round().candidate.operator == "seed"
+    assert asked[-1] == codegen.INDUCTOR_TRITON_ENTRY
+    later = untimed_loop.play(6)[1:]
+    assert not any("seed" in attempt.advice.action for attempt in later), "asked for once"
 
 
 def test_a_seed_that_cannot_be_had_is_passed_over(toy):

@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from kernelwright.evaluator._work import OperatorLog
+from kernelwright.evaluator.backends._triton_libdevice import evaluate
 
 SCRIPT = Path(__file__).with_name("evaluator_triton_cases.py")
 ROOT = SCRIPT.parents[2]
@@ -56,3 +60,10 @@ def test_the_face_costs_neither_torch_nor_triton():
         "print(sorted({'torch', 'triton'} & set(sys.modules)))",
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_the_interpreter_computes_in_torch_is_not_the_candidates_work():
+    with OperatorLog() as log:
+        value = evaluate("__nv_erff", [np.array([0.5], dtype=np.float32)], np.dtype(np.float32))
+    assert value == pytest.approx(0.5204999)
+    assert log.names() == {}

@@ -1,0 +1,209 @@
+"""TorchInductor's Triton kernels for a problem, as text, on a machine with or without a GPU (worker side only).
+
+The reference runs under fake tensors, so that no size costs memory, and is lowered for a CUDA device. Where there is
+none, what TorchInductor asks of one is answered with the figures of an H100. It reaches into TorchInductor's private
+API, which is why torch is pinned; every failure is an answer with a reason. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from kernelwright.codegen._capture import CaptureFault, declared_variants
+from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+
+_MOST_TEXT = 1 << 20  # characters of a wrapper
+_KINDS = {"USER_INPUT": "input", "PARAMETER": "parameter", "BUFFER": "buffer"}
+_H100 = SimpleNamespace(
+    name="NVIDIA H100",
+    type="cuda",
+    index=0,
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    total_memory=80 << 30,
+    regs_per_multiprocessor=65536,
+    max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024,
+    warp_size=32,
+    gcnArchName="",
+    shared_memory_per_block=49152,
+    shared_memory_per_block_optin=232448,
+    shared_memory_per_multiprocessor=233472,
+    L2_cache_size=50 << 20,
+    uuid="",
+)
+# One kernel a region with plain pointers, no random numbers of its own and nothing that is chosen by timing.
+_SETTINGS = {
+    "compile_threads": 1,
+    "comprehensive_padding": False,
+    "unroll_reductions_threshold": 1,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "coordinate_descent_tuning": False,
+    "benchmark_kernel": False,
+    "size_asserts": True,  # they tell the strides that kernels expect of a library's results
+    "alignment_asserts": False,
+    "scalar_asserts": False,
+    "cpp_wrapper": False,
+    "fallback_random": True,
+    "triton.autotune_at_compile_time": False,
+    "triton.cooperative_reductions": False,
+    "triton.cudagraphs": False,
+    "triton.descriptive_names": "original_aten",
+    "triton.unique_kernel_names": True,
+    "triton.use_block_ptr": False,
+    "triton.mix_order_reduction": False,
+    "triton.multi_kernel": 0,
+}
+
+
+def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
+    """TorchInductor's Triton kernels for a problem.
+
+    Args:
+        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants`` and ``mode``.
+
+    Returns:
+        ``ok`` and ``variants``: for each the ``wrapper`` (the text of TorchInductor's Python file) and ``inputs`` (the
+        wrapper's arguments in order: name, kind, target, shape); or ``ok`` false with a ``reason``.
+    """
+    try:
+        source, first = payload["source"], dict(payload.get("variant") or {})
+        wanted = [first, *(v for v in payload.get("variants") or declared_variants(source) if v != first)]
+        mode = payload.get("mode", "eval")
+        with _device(), _uniform(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [_lowered(source, first, mode)]
+            loops = "@triton_heuristics.persistent_reduction" not in found[0]["wrapper"]
+            # Smaller shapes get the timed one's kind of kernel, so that what is checked in them is what is timed.
+            settings = {"triton.persistent_reductions": False} if loops else {}
+            found += [_lowered(source, v, mode, settings) for v in wanted[1:]]
+            return {"ok": True, "variants": found}
+    except (CaptureFault, ReferenceFault) as fault:
+        return {"ok": False, "reason": str(fault)}
+    except Exception as error:  # noqa: BLE001 - a private API, which may raise anything
+        return {"ok": False, "reason": _line(error)}
+
+
+def _lowered(
+    source: str, variant: Mapping[str, Any], mode: str, settings: Mapping[str, Any] = _SETTINGS
+) -> dict[str, Any]:
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.export.passes import move_to_device_pass
+
+    with FakeTensorMode(), torch.no_grad():
+        module = load_reference(source, dict(variant))
+        model = make_model(module, make_init_inputs(module, 0))
+        inputs = make_inputs(module, 0)
+        model.train(mode == "train").requires_grad_(False)
+        for tensor in model.state_dict(keep_vars=True).values():
+            tensor.constant = None  # else a fake tensor's small values would be moved to the device as well
+        program = torch.export.export(model, tuple(inputs), strict=False)
+    with torch.no_grad():
+        program = move_to_device_pass(program, "cuda:0").run_decompositions(select_decomp_table())
+    wrapper = _wrapper(program, {**_SETTINGS, **settings})
+    if len(wrapper) > _MOST_TEXT:
+        raise CaptureFault("TorchInductor's wrapper is too long")
+    return {"wrapper": wrapper, "inputs": _inputs(program)}
+
+
+def _wrapper(program: Any, settings: dict[str, Any]) -> str:
+    from torch._inductor import config
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    inputs = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+    fake = next((i.fake_mode for i in inputs if hasattr(i, "fake_mode")), None)
+    if fake is None:
+        raise CaptureFault("the forward takes no tensor")
+    lowering = GraphLowering(program.graph_module, shape_env=None, is_inference=True)
+    with torch.no_grad(), config.patch(settings), V.set_graph_handler(lowering), V.set_fake_mode(fake):
+        with V.set_debug_handler(DebugContext()):
+            lowering.run(*inputs)
+            code, _ = lowering.codegen()
+    return str(code.value if hasattr(code, "value") else code)
+
+
+def _inputs(program: Any) -> list[dict[str, Any]]:
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    entries, position = [], 0
+    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+        if spec.kind.name not in _KINDS:
+            raise CaptureFault(f"a graph input of kind {spec.kind.name}")
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            raise CaptureFault("the forward takes something that is not a tensor")
+        entry = {"name": node.name, "kind": _KINDS[spec.kind.name], "target": spec.target or position}
+        entries.append({**entry, "shape": list(map(int, value.shape)), "contiguous": value.is_contiguous()})
+        position += spec.kind.name == "USER_INPUT"
+    return entries
+
+
+@contextlib.contextmanager
+def _uniform() -> Iterator[None]:
+    """Kernels with masks for every size, also where a size is a multiple of every block: one text for more shapes."""
+    from torch._inductor.codegen.triton import TritonKernel
+
+    with mock.patch.object(TritonKernel, "_has_constant_mask", return_value=False):
+        yield
+
+
+@contextlib.contextmanager
+def _device() -> Iterator[None]:
+    """The CUDA device of this machine; where it has none, answers in its place for as long as this is open."""
+    if torch.cuda.is_available():
+        yield
+        return
+    from torch._dynamo.device_interface import CudaInterface
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    def constant(value: Any) -> Any:
+        return staticmethod(lambda *args, **kwargs: value)
+
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": _H100,
+        "get_device_capability": (9, 0),
+        "synchronize": None,
+        "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": None,
+        "_lazy_init": None,
+    }
+    interface = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_compute_capability": 90,
+        "is_triton_capable": True,
+        "raise_if_triton_unavailable": None,
+        "get_device_properties": _H100,
+        "synchronize": None,
+    }
+    with contextlib.ExitStack() as stack:
+        for name, value in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, lambda *args, _value=value, **kwargs: _value))
+        for name, value in interface.items():
+            stack.enter_context(mock.patch.object(CudaInterface, name, constant(value)))
+        for name in ("get_device_properties", "current_device"):
+            stack.enter_context(mock.patch.object(CudaInterface.Worker, name, constant(interface[name])))
+        stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
+        target = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
+        stack.enter_context(mock.patch.object(driver, "_active", target))
+        yield
+
+
+def _line(error: Exception) -> str:
+    return f"TorchInductor: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
