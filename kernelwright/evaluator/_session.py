@@ -325,6 +325,7 @@ class ProblemSession:
         if progress.device is None or not progress.device.is_gpu:
             return
         try:
+            side.leave(timeout_s=self._settings.call_timeout_s)  # it still waits at the door
             reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
         except WorkerFailed:
             return

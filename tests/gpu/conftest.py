@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def referee(tmp_path_factory):
     settings = Settings.load(
         flags={
             "cache_dir": str(tmp_path_factory.mktemp("cache")),
+            "sandbox": os.environ.get("KERNELWRIGHT_TEST_SANDBOX", "auto"),
             "looks": (12, 24),
             "window_ms": 2.0,
             "call_timeout_s": 10.0,
