@@ -239,7 +239,7 @@ def _lift_sizes(function: ast.FunctionDef) -> dict[str, int]:
 
 
 def _grid(function: ast.FunctionDef, numels: Sequence[str]) -> bool:
-    """Whether programs are numbered as :func:`launch <_triton_seed.Wrapper>` has it: along x, then along y."""
+    """Whether programs are numbered as the launches of ``_triton_seed.py`` have it: along x, then along y."""
     wanted = {"xoffset": "tl.program_id(0)", "yoffset": "tl.program_id(1)"}
     known = {name: text for name, text in wanted.items() if f"{name[0]}numel" in numels}
     found = {}
