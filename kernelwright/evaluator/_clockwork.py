@@ -116,9 +116,11 @@ class Clockwork:
         ceilings = self._referee.examiner(device).ceilings() if device.is_gpu else None
         if ceilings is None:
             return 0.0
-        variant = check_set.variants[0]
-        working_set = self.pool_bytes(check_set)
-        return floor_ms(variant.bytes_moved, check_set.flops, variant.main_dtype, ceilings, working_set)
+        variant, allowed = check_set.variants[0], self._problem.meta.tolerance.reduced_precision
+        rates = ceilings.tflops_by_dtype
+        dtype = max((variant.main_dtype, *allowed, *self._settings.allow_precision), key=lambda d: rates.get(d, 0.0))
+        work = {dtype: float(check_set.flops)}
+        return floor_ms(variant.bytes_moved, work, ceilings, working_set_bytes=self.pool_bytes(check_set)).ms
 
     def _measure_floor(self, check_set: CheckSet) -> float:
         pool = self._pool(check_set, 0, _WARM_CALLS)

@@ -19,7 +19,7 @@ _FLUSH_BYTES = 256 << 20  # more than twice any L2 cache
 
 
 def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: DeviceMemory) -> list[dict[str, Any]] | None:
-    """The kernels of one call: ``{"name", "us", "calls"}`` each, the longest first; None where nothing can be seen."""
+    """The kernels of one call: ``{"name", "device_us", "calls"}`` each, longest first; None where nothing is seen."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -32,11 +32,11 @@ def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: Devic
     except RuntimeError:  # no CUPTI, or no permission
         return None
     found: list[dict[str, Any]] = [
-        {"name": str(event.key)[:_NAME_CHARS], "us": float(event.device_time_total), "calls": int(event.count)}
+        {"name": str(event.key)[:_NAME_CHARS], "device_us": float(event.device_time_total), "calls": int(event.count)}
         for event in averages
         if event.device_type == torch.autograd.DeviceType.CUDA and not str(event.key).startswith(("Memcpy", "Memset"))
     ]
-    return sorted(found, key=lambda kernel: -float(kernel["us"]))[:_MOST_KERNELS]
+    return sorted(found, key=lambda kernel: -float(kernel["device_us"]))[:_MOST_KERNELS]
 
 
 def event_times(

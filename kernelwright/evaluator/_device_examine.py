@@ -8,26 +8,38 @@ what they do not find proves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator import _profile_ncu as ncu
 from kernelwright.evaluator import _sanitizer as sanitizer
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._device_program import JOB, MODULE
-from kernelwright.evaluator._gpu_ceilings import ENTRY, GpuCeilings, kept_ceilings
+from kernelwright.evaluator._gpu_ceilings import CeilingsRejectedError, GpuCeilings, parse_ceilings
 from kernelwright.sandbox import Limits, Mount, Sandbox, WorkerFailed
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*", "/usr/local/cuda/nsight-compute*", "/opt/cuda/bin")
+_CEILINGS = "kernelwright.evaluator._gpu_ceilings_worker:measure"
+_LOOKS: tuple[sanitizer.Tool, ...] = ("memcheck", "racecheck")
 _REPORT = "/job/report"
 _SKIPPED_LAUNCHES, _PROFILED_LAUNCHES = 4, 12
 _ENDED = 97  # by the tool's own exit status in our script, so that a report is read in any case
+
+
+class Faults(NamedTuple):
+    """What was found, in words, and why one cannot be sure that it is all."""
+
+    faults: tuple[str, ...]
+    unsure: tuple[str, ...]
 
 
 class Examiner:
@@ -44,64 +56,97 @@ class Examiner:
         """What the device can do at most; measured once and kept, None where it cannot be measured."""
         name = "".join(c if c.isalnum() else "-" for c in f"{self._device.name}-{self._device.driver}")
         path = self._cache_dir / "ceilings" / f"{name}.json"
+        with contextlib.suppress(OSError, ValueError, CeilingsRejectedError):
+            return parse_ceilings(json.loads(path.read_text()))
         try:
-            return kept_ceilings(path, self._measured)
-        except (WorkerFailed, SandboxError):
+            found = parse_ceilings(self._sandbox.call(_CEILINGS, {}, limits=self._limits))
+        except (CeilingsRejectedError, WorkerFailed, SandboxError):
             return None
-
-    def _measured(self) -> Mapping[str, object]:
-        return self._sandbox.call(ENTRY, {"device": self._device.torch_name}, limits=self._limits)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(found.as_claim()))
+        temporary.replace(path)
+        return found
 
     def counters(
         self, files: Mapping[str, bytes], kernels: Collection[str]
-    ) -> tuple[list[ncu.KernelCounters], tuple[str, ...]]:
+    ) -> tuple[ncu.KernelCounters, ...] | ncu.NcuFailedError:
         """Hardware counters of own kernels, or why there are none."""
         tool = find_tool("ncu")
         if tool is None:
-            return [], ("no hardware counters: ncu is not installed",)
-        if not kernels:
-            return [], ("no hardware counters: the names of its kernels are not known",)
+            return ncu.NcuFailedError("ncu is not installed", hint="it is a part of CUDA's toolkit", reason="missing")
+        try:
+            metrics = ncu.available(ncu.METRICS, self._listed_by(tool))
+            try:
+                return self._counted(tool, files, kernels, metrics)
+            except ncu.NcuFailedError as failed:
+                known = [name for name in metrics if name not in failed.metrics]
+                if not failed.metrics or not known:
+                    raise
+                return self._counted(tool, files, kernels, known)
+        except ncu.NcuFailedError as failed:
+            return failed
+
+    def _listed_by(self, tool: str) -> frozenset[str]:
+        """The metrics that this device has."""
         if self._listed is None:
-            asked = self._run(tool, [*ncu.query_command()], {}, keep_output=True)
-            self._listed = ncu.parse_query(asked)
-        metrics = ncu.available(ncu.METRICS, self._listed)
+            found = ncu.parse_query(self._run(tool, ncu.query_command(ncu=tool), {}, keep_output=True))
+            with contextlib.suppress(ncu.NcuFailedError):
+                found |= ncu.parse_query(self._run(tool, ncu.query_command("launch", ncu=tool), {}, keep_output=True))
+            self._listed = found
+        return self._listed
+
+    def _counted(
+        self, tool: str, files: Mapping[str, bytes], kernels: Collection[str], metrics: Sequence[str]
+    ) -> tuple[ncu.KernelCounters, ...]:
         line = ncu.command(
             _program(),
-            metrics=metrics,
+            log_file=_REPORT,
             kernels=kernels,
-            log=_REPORT,
-            skip=_SKIPPED_LAUNCHES,
-            launches=_PROFILED_LAUNCHES,
+            metrics=metrics,
+            launch_skip=_SKIPPED_LAUNCHES,
+            launch_count=_PROFILED_LAUNCHES,
+            ncu=tool,
         )
-        try:
-            return ncu.parse_raw(self._run(tool, line, files)), ()
-        except ncu.NcuFailedError as error:
-            return [], (f"no hardware counters: {error}",)
+        return ncu.parse_raw(self._run(tool, line, files))
 
-    def faults(self, files: Mapping[str, bytes]) -> tuple[list[sanitizer.MemoryFault], tuple[str, ...]]:
+    def faults(self, files: Mapping[str, bytes]) -> Faults:
         """What memcheck and racecheck object to, and which of them did not work."""
         tool = find_tool("compute-sanitizer")
         if tool is None:
-            return [], ("compute-sanitizer is not installed: accesses to memory were not checked",)
-        found: list[sanitizer.MemoryFault] = []
-        missing = []
-        for name in sanitizer.TOOLS:
-            line = sanitizer.command(_program(), tool=name, log=_REPORT)
+            return Faults((), ("compute-sanitizer is not installed: accesses to memory were not checked",))
+        found: list[str] = []
+        unsure = []
+        for name in _LOOKS:
+            line = sanitizer.command(name, _program(), log_file=_REPORT, compute_sanitizer=tool)
             try:
-                found += sanitizer.parse(name, self._run(tool, line, files))
-            except sanitizer.SanitizerFailedError as error:
-                missing.append(f"{name}: {error}")
-        return found, tuple(missing)
+                report = sanitizer.parse(self._run(tool, line, files, env=sanitizer.ENVIRONMENT), name)
+            except sanitizer.SanitizerFailedError as failed:
+                unsure.append(f"{name}: {failed.message}")
+                continue
+            if report.errors:
+                found += [_told(finding) for finding in report.findings if finding.severity == "error"] or [name]
+            elif report.program_failed:
+                unsure.append(f"{name}: the program did not come to its end")
+        return Faults(tuple(found), tuple(unsure))
 
-    def _run(self, tool: str, line: Sequence[str], files: Mapping[str, bytes], *, keep_output: bool = False) -> str:
+    def _run(
+        self,
+        tool: str,
+        line: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        env: Mapping[str, str] | None = None,
+        keep_output: bool = False,
+    ) -> str:
         """The report of a tool, or what it prints."""
-        command = shlex.join([tool, *line[1:]])
+        command = shlex.join(line)
         script = command if keep_output else f"{command} >/dev/null 2>&1; cat {_REPORT} 2>/dev/null || exit {_ENDED}"
         done = self._sandbox.run(
             ["/bin/sh", "-c", script],
             files=files,
             mounts=_mounts(tool),
-            env=self._environment(),
+            env=self._environment() | dict(env or {}),
             limits=self._limits,
         )
         return done.stdout.decode(errors="replace")
@@ -110,6 +155,12 @@ class Examiner:
         inherited = ("PYTHONPATH", "TRITON_CACHE_DIR", "OMP_NUM_THREADS", "PYTHONSAFEPATH", "PYTHONNOUSERSITE")
         whole = self._sandbox.environment()
         return {name: whole[name] for name in inherited if name in whole}
+
+
+def _told(finding: sanitizer.SanitizerFinding) -> str:
+    where = f" in {finding.kernel}" if finding.kernel else ""
+    who = f" by thread {finding.thread} of block {finding.block}" if finding.thread and finding.block else ""
+    return f"{finding.kind}{where}{who}"
 
 
 def find_tool(name: str) -> str | None:

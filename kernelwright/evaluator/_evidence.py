@@ -21,7 +21,7 @@ from kernelwright.evaluator._build import BuildOutcome, BuildService
 from kernelwright.evaluator._client import readable
 from kernelwright.evaluator._ghost import GhostProduct, declared_returns, stub_functions
 from kernelwright.evaluator._pool import Pool
-from kernelwright.evaluator._profile_gpu import TimedKernel
+from kernelwright.evaluator._profile_events import EventsRejectedError, KernelEvents, parse_claims
 from kernelwright.evaluator._share import OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
@@ -40,7 +40,6 @@ _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
 _CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
 _PROFILED = 1000  # samples that a profiler's exact share stands for
-_MOST_US = 1e9
 _MOSTLY = 0.6
 _KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
@@ -151,7 +150,7 @@ class Trace(NamedTuple):
 
     launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
     structure: how the outputs are nested. seen: the different launches of emulated kernels. device: of two calls on the
-    same inputs, name, microseconds and launches of each kernel on a GPU; None where its profiler sees nothing.
+    same inputs, the kernels on a GPU; None where its profiler sees nothing.
     """
 
     operators: dict[str, int]
@@ -160,7 +159,7 @@ class Trace(NamedTuple):
     launches: tuple[int, int] | None
     structure: str
     seen: tuple[Launch, ...] = ()
-    device: tuple[tuple[tuple[str, float, int], ...], ...] | None = None
+    device: tuple[tuple[KernelEvents, ...], ...] | None = None
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
@@ -179,10 +178,6 @@ class Trace(NamedTuple):
             _device_kernels(reply.get("device")),
         )
 
-    def timed_kernels(self) -> tuple[TimedKernel, ...]:
-        """The kernels of one call on a device, by the worker's own profiler; empty where nothing is known."""
-        return tuple(TimedKernel(*kernel) for kernel in (self.device or ((),))[0])
-
     def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
         """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.
 
@@ -190,25 +185,18 @@ class Trace(NamedTuple):
         """
         if self.device is None or len(self.device) != 2:
             return None
-        ours = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, sorted(own)))})(?![a-z$])") if own else None
-        launches = [sum(n for name, _, n in call if ours and ours.search(name)) for call in self.device]
-        total_us = sum(us for _, us, _ in self.device[0])
-        own_us = sum(us for name, us, _ in self.device[0] if ours and ours.search(name))
-        part = own_us / total_us if total_us > 0 else 0.0
+        launches = [sum(kernel.launches for kernel in call if kernel.kernel in own) for call in self.device]
+        part = sum(kernel.share for kernel in self.device[0] if kernel.kernel in own)
         return Share(part, 1.0 - part, 0.0, 0.0, _PROFILED), (launches[0], launches[1])
 
 
-def _device_kernels(claimed: Any) -> tuple[tuple[tuple[str, float, int], ...], ...] | None:
-    if not isinstance(claimed, list) or not all(isinstance(call, list) for call in claimed):
+def _device_kernels(claimed: Any) -> tuple[tuple[KernelEvents, ...], ...] | None:
+    if not isinstance(claimed, list):
         return None
-    return tuple(tuple(_kernels_of(call)) for call in claimed)
-
-
-def _kernels_of(call: list[Any]) -> Iterator[tuple[str, float, int]]:
-    for item in call:
-        us, launches = (item.get("us"), item.get("calls")) if isinstance(item, dict) else (None, None)
-        if type(us) is float and 0 <= us < _MOST_US and type(launches) is int and 0 < launches < _MOST_US:
-            yield readable(item.get("name"))[:200], us, launches
+    try:
+        return tuple(parse_claims(call) if call != [] else () for call in claimed)
+    except EventsRejectedError:
+        return None
 
 
 def _launches_of(claimed: Any) -> Iterator[Launch]:

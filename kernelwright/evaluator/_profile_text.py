@@ -35,5 +35,6 @@ def amount(number: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """``1 loop``, ``2 loops``."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    """``1 loop``, ``2 loops``, ``2 launches``."""
+    ending = "es" if word.endswith("ch") else "s"
+    return f"{count} {word}" if count == 1 else f"{count} {word}{ending}"

@@ -11,7 +11,7 @@ from kernelwright import inline
 from kernelwright.evaluator._client import Failure
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._evidence import Evidence
-from kernelwright.evaluator._profile_gpu import TimedKernel
+from kernelwright.evaluator._profile_events import KernelEvents
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import ReadTimes
 from kernelwright.evaluator.backends import Launch
@@ -49,7 +49,7 @@ class Progress:
         self.built: list[inline.BuildRequest] = []
         self.products: dict[str, bytes] = {}  # of what it had built, by the request's key
         self.launches: tuple[Launch, ...] = ()  # of emulated kernels
-        self.device_kernels: tuple[TimedKernel, ...] = ()  # of one call on a device, as its worker claims
+        self.device_kernels: tuple[KernelEvents, ...] = ()  # of one call on a device, as its worker claims
         self.profile: Profile | None = None
         self.beside: Future[Profile | None] | None = None  # its static profile, or what that will find compiled
 

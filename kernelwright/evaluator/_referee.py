@@ -294,8 +294,9 @@ class Referee:
         checked_by: str = "",
         ghost: bool = False,
         device: Device | None = None,
+        tf32: bool = False,
     ) -> None:
-        """Hand a worker its door and its source; ``checked_by`` and ``ghost`` as the worker's ``do_load`` has them.
+        """Hand a worker its door and its source; ``checked_by``, ``ghost`` and ``tf32`` as ``do_load`` has them.
 
         Raises:
             WorkerFailed: the source does not load.
@@ -318,6 +319,7 @@ class Referee:
                 checked_by=checked_by,
                 ghost=ghost,
                 device="" if device is None else device.torch_name,
+                tf32=tf32,
             )
         finally:
             for fd in (*sent, *more):

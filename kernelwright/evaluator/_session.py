@@ -26,7 +26,8 @@ from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
-from kernelwright.evaluator._profile_gpu import profile_gpu
+from kernelwright.evaluator._profile_events import EventsRejectedError
+from kernelwright.evaluator._profile_gpu import GpuWork, profile_gpu
 from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton, read_machine_code
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
@@ -429,6 +430,7 @@ class ProblemSession:
             checked_by=here,
             ghost=ghost,
             device=device,
+            tf32=self._bench(device).workers.allows_tf32,
         )
         side.set_up(check_set.variants[0])
 
@@ -542,7 +544,7 @@ class ProblemSession:
         )
         first, launches = shares.first, trace.launches
         built = [request.source for request in side.client.built]
-        progress.device_kernels = trace.timed_kernels()
+        progress.device_kernels = trace.device[0] if trace.device else ()
         on_device = trace.shares_on_device(kernel_names(built, progress.source))
         if on_device is not None:
             first, launches = on_device
@@ -623,28 +625,29 @@ class ProblemSession:
 
         with progress.timed("sanitize"):
             self._on_stage("sanitize")
-            faults, unsure = examiner.faults(files(check_set.variants[-1], 1))
-            if unsure:
-                progress.note("memory-not-checked", "; ".join(unsure))
-            if faults:
-                raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {faults[0].text()}")
+            found = examiner.faults(files(check_set.variants[-1], 1))
+            if found.unsure:
+                progress.note("memory-not-checked", "; ".join(found.unsure)[:400])
+            if found.faults:
+                raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {found.faults[0]}")
         with progress.timed("profile"):
             self._on_stage("profile")
             variant, timing = check_set.variants[0], progress.timing
             assert timing is not None
             names = kernel_names([request.source for request in progress.built], candidate.source)
-            counters, missing = examiner.counters(files(variant, _PROFILED_CALLS), names)
-            progress.profile = profile_gpu(
-                counters,
-                progress.device_kernels,
-                self._static_profile(candidate, progress),
+            work = GpuWork(
                 latency_ms=timing.latency_ms.median,
                 bytes_moved=variant.bytes_moved,
                 flops=check_set.flops,
                 dtype=variant.main_dtype,
-                ceilings=examiner.ceilings(),
                 working_set_bytes=self._bench(device).clockwork.pool_bytes(check_set),
-                missing=missing,
+            )
+            progress.profile = profile_gpu(
+                work,
+                examiner.ceilings(),
+                counters=examiner.counters(files(variant, _PROFILED_CALLS), names),
+                events=progress.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
+                static=self._static_profile(candidate, progress),
             )
 
     # ------------------------------------------------------------------------------------------ failures

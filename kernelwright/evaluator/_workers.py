@@ -33,6 +33,12 @@ class Workers:
         self._on_stage = on_stage
         self._twins: dict[str, Side] = {}
 
+    @property
+    def allows_tf32(self) -> bool:
+        """Whether the problem or the run lets float32 be computed in TF32."""
+        allowed = (*self._problem.meta.tolerance.reduced_precision, *self._referee.settings.allow_precision)
+        return "tf32" in allowed
+
     def close(self) -> None:
         """End the twins."""
         twins, self._twins = self._twins, {}
@@ -86,6 +92,7 @@ class Workers:
                     role="reference",
                     mode=self._problem.meta.mode,
                     device=self._device,
+                    tf32=self.allows_tf32,
                 )
         except WorkerFailed as failed:
             output = client.tail()
@@ -106,7 +113,13 @@ class Workers:
         try:
             mode = self._problem.meta.mode
             self._referee.load(
-                side.client, side.door, self._problem.source, role="reference", mode=mode, device=self._device
+                side.client,
+                side.door,
+                self._problem.source,
+                role="reference",
+                mode=mode,
+                device=self._device,
+                tf32=self.allows_tf32,
             )
             side.set_up(check_set.variants[0])
             if compiled:

@@ -48,7 +48,7 @@ exit 9
 def examiner(referee, tmp_path, monkeypatch):
     def make(**recorded):
         texts = {name: (RECORDINGS / file).read_text() for name, file in recorded.items()}
-        text = TOOL.replace("LISTED_METRICS", (RECORDINGS / "ncu_query.txt").read_text())
+        text = TOOL.replace("LISTED_METRICS", (RECORDINGS / "ncu_query_2025.txt").read_text())
         for name in ("COUNTERS", "MEMCHECK", "RACECHECK"):
             text = text.replace(name, texts.get(name.lower(), ""))
         folder = tmp_path / "tools with a space"
@@ -65,38 +65,36 @@ def examiner(referee, tmp_path, monkeypatch):
 
 
 def test_counters_come_from_the_tools_own_file(examiner):
-    found, missing = examiner(counters="ncu_two_kernels.csv").counters(FILES, {"rows_softmax"})
-    assert [kernel.launches for kernel in found] == [3, 1]
-    assert missing == ()
+    found = examiner(counters="ncu_raw_2025.csv").counters(FILES, {"row_softmax"})
+    assert [(kernel.kernel, kernel.launches) for kernel in found] == [("row_softmax", 3), ("tile_gemm", 1)]
 
 
 @pytest.mark.parametrize(
-    ("recording", "says"), [("ncu_no_permission.txt", "RestrictProfiling"), ("ncu_nothing_profiled.txt", "no kernel")]
+    ("recording", "reason"), [("ncu_no_permission.txt", "permission"), ("ncu_no_kernels.txt", "kernels")]
 )
-def test_without_counters_the_reason_is_told(examiner, recording, says):
-    found, missing = examiner(counters=recording).counters(FILES, {"rows_softmax"})
-    assert found == []
-    assert len(missing) == 1
-    assert says in missing[0]
+def test_without_counters_the_reason_is_told(examiner, recording, reason):
+    assert examiner(counters=recording).counters(FILES, {"row_softmax"}).reason == reason
 
 
 def test_faults_of_both_tools_are_found(examiner):
-    tools = examiner(memcheck="memcheck_out_of_bounds.txt", racecheck="racecheck_hazard.txt")
-    faults, missing = tools.faults(FILES)
-    assert [fault.what.split()[0] for fault in faults] == ["Invalid", "Invalid", "Program", "Race"]
-    assert missing == ()
+    tools = examiner(memcheck="sanitizer_memcheck_2025.txt", racecheck="sanitizer_racecheck.txt")
+    found = tools.faults(FILES)
+    assert any(fault.startswith("Invalid __global__") and "by thread" in fault for fault in found.faults)
+    assert any("Race" in fault or "hazard" in fault for fault in found.faults)
+    assert found.unsure == ()
 
 
 def test_a_tool_that_does_not_work_costs_no_verdict(examiner):
-    tools = examiner(memcheck="memcheck_device_not_supported.txt", racecheck="racecheck_warning.txt")
-    assert tools.faults(FILES) == ([], ("memcheck: compute-sanitizer does not support this device",))
+    found = examiner(memcheck="sanitizer_not_supported.txt", racecheck="sanitizer_racecheck_clean.txt").faults(FILES)
+    assert found.faults == ()
+    assert [said.partition(":")[0] for said in found.unsure] == ["memcheck"]
 
 
 def test_tools_that_are_not_there(examiner, monkeypatch):
     tools = examiner()
     monkeypatch.setattr(examine, "find_tool", lambda name: None)
-    assert "ncu is not installed" in tools.counters(FILES, {"k"})[1][0]
-    assert "not installed" in tools.faults(FILES)[1][0]
+    assert tools.counters(FILES, {"k"}).reason == "missing"
+    assert "not installed" in tools.faults(FILES).unsure[0]
 
 
 def test_tools_are_found_on_the_path_and_in_the_toolkits_folders(tmp_path, monkeypatch):
@@ -110,15 +108,39 @@ def test_tools_are_found_on_the_path_and_in_the_toolkits_folders(tmp_path, monke
     assert examine.find_tool("no-such-tool") == str(folder / "no-such-tool")
 
 
-def test_ceilings_are_measured_in_a_worker_and_kept(referee, tmp_path, monkeypatch):
-    monkeypatch.setattr(examine, "ENTRY", "referee_ceilings:measure")
-    asked = []
+CEILINGS = {
+    "device": "A GPU",
+    "architecture": "sm_90",
+    "processors": 100,
+    "l2_bytes": 1 << 25,
+    "bandwidth_by_bytes": [[1 << 20, 4000.0], [1 << 30, 2000.0]],
+    "tflops_by_dtype": {"float32": 50.0},
+    "launch_us": 3.0,
+}
 
-    class Counting:
-        def call(self, entry, payload, **options):
-            asked.append((entry, payload))
-            return {"bandwidth_gb_s": [[1024, 10.0]], "gflops": {"float32": 5.0}, "launch_ms": 0.01, "l2_bytes": 0}
 
-    tools = examine.Examiner(Counting(), REHEARSAL, tmp_path, referee.limits())
+class Measured:
+    """A sandbox whose worker measures at once."""
+
+    def __init__(self, reply):
+        self.reply, self.calls = reply, 0
+
+    def call(self, entry, payload, **options):
+        self.calls += 1
+        return self.reply
+
+
+def test_ceilings_are_measured_once_and_kept(referee, tmp_path):
+    sandbox = Measured(CEILINGS)
+    tools = examine.Examiner(sandbox, REHEARSAL, tmp_path, referee.limits())
     assert tools.ceilings() == tools.ceilings()
-    assert asked == [("referee_ceilings:measure", {"device": "cpu"})]
+    assert tools.ceilings().dram_gb_s == 2000.0
+    assert sandbox.calls == 1
+    next((tmp_path / "ceilings").iterdir()).write_text("{")  # cut off: measured again
+    assert tools.ceilings().l2_bytes == 1 << 25
+    assert sandbox.calls == 2
+
+
+def test_impossible_ceilings_are_none(referee, tmp_path):
+    sandbox = Measured(CEILINGS | {"launch_us": -1.0})
+    assert examine.Examiner(sandbox, REHEARSAL, tmp_path, referee.limits()).ceilings() is None

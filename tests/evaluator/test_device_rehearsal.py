@@ -164,12 +164,12 @@ def helper():
 
 
 def kernels(*rows):
-    return [{"name": name, "us": us, "calls": calls} for name, us, calls in rows]
+    return [{"name": name, "device_us": us, "calls": calls} for name, us, calls in rows]
 
 
 def test_the_share_of_own_kernels_on_a_device_goes_by_their_names():
     library = ("ampere_sgemm_128x64_tn", 60.0, 1)
-    own = ("void (anonymous namespace)::softmax<float, 4>(float*)", 30.0, 1), ("rows_0d1d", 10.0, 2)
+    own = ("void (anonymous namespace)::softmax<float, 4>(float*)", 30.0, 1), ("rows", 10.0, 2)
     names = kernel_names([CUDA_SOURCE], TRITON_SOURCE)
     assert names == {"softmax", "rows", "more"}
     share, launches = Trace.from_claims({"device": [kernels(*own, library), kernels(library)]}).shares_on_device(names)
@@ -180,8 +180,12 @@ def test_the_share_of_own_kernels_on_a_device_goes_by_their_names():
 
 def test_what_a_profiler_claims_may_be_anything():
     assert Trace.from_claims({"device": None}).shares_on_device({"softmax"}) is None
-    hostile = {"device": [[{"name": 3, "us": float("nan"), "calls": 1}, {"us": -1.0, "calls": 1}, 7], "x"]}
+    hostile = {
+        "device": [[{"name": 3, "device_us": float("nan"), "calls": 1}, {"device_us": -1.0, "calls": 1}, 7], "x"]
+    }
     assert Trace.from_claims(hostile).shares_on_device({"softmax"}) is None
+    silent = {"device": [kernels(("softmax(float*)", 1.0, 1)), []]}  # nothing is launched for what was seen before
+    assert Trace.from_claims(silent).shares_on_device({"softmax"})[1] == (1, 0)
     assert kernel_names([], "def broken(:") == set()
 
 
