@@ -7,20 +7,22 @@ and decides by its own clock.
 from __future__ import annotations
 
 import contextlib
+import json
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from kernelwright.evaluator._profile_events import claims
 
 if TYPE_CHECKING:
     from kernelwright.evaluator._device_memory import DeviceMemory
 
-_MOST_KERNELS = 64
-_NAME_CHARS = 200
+_MOST_KERNELS = 64  # of each call: both fit into one message
 _FLUSH_BYTES = 256 << 20  # more than twice any L2 cache
 
 
 def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: DeviceMemory) -> list[dict[str, Any]] | None:
-    """The kernels of one call: ``{"name", "device_us", "calls"}`` each, longest first; None where nothing is seen."""
-    import torch
+    """The kernels of one call, the longest first, as ``_profile_events.claims`` has them; None where none is seen."""
     from torch.profiler import ProfilerActivity, profile
 
     memory.synchronize()
@@ -28,15 +30,11 @@ def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: Devic
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             forward(*inputs)
             memory.synchronize()
-        averages = profiler.key_averages()
-    except RuntimeError:  # no CUPTI, or no permission
+        with tempfile.NamedTemporaryFile(suffix=".json") as trace:
+            profiler.export_chrome_trace(trace.name)
+            return claims(json.load(trace))[:_MOST_KERNELS]
+    except (RuntimeError, OSError, ValueError):  # no CUPTI, or no permission
         return None
-    found: list[dict[str, Any]] = [
-        {"name": str(event.key)[:_NAME_CHARS], "device_us": float(event.device_time_total), "calls": int(event.count)}
-        for event in averages
-        if event.device_type == torch.autograd.DeviceType.CUDA and not str(event.key).startswith(("Memcpy", "Memset"))
-    ]
-    return sorted(found, key=lambda kernel: -float(kernel["device_us"]))[:_MOST_KERNELS]
 
 
 def event_times(
