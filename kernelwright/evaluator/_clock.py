@@ -43,12 +43,15 @@ class OutputClaim(NamedTuple):
 class Window(NamedTuple):
     """What one window yielded: nanoseconds of each call, the outputs of the calls that were read, and of each read.
 
+    ``nonces``: (calls,) uint64, what each call was revealed with.
+
     The outputs' data is overwritten by the next window of the same door.
     """
 
     durations_ns: np.ndarray
     outputs: dict[int, tuple[OutputClaim, ...]]
     reads_ns: np.ndarray
+    nonces: np.ndarray
 
     @property
     def mean_ms(self) -> float:
@@ -143,34 +146,6 @@ class Door:
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
         """
-        return self.window_with_nonces(
-            client,
-            slots,
-            reads,
-            capacity,
-            call_timeout_s=call_timeout_s,
-            meanwhile=meanwhile,
-            begin=begin,
-            finish=finish,
-        )[0]
-
-    def window_with_nonces(
-        self,
-        client: Client,
-        slots: Sequence[int] | np.ndarray,
-        reads: Sequence[int] | np.ndarray,
-        capacity: Sequence[int],
-        *,
-        call_timeout_s: float,
-        meanwhile: Meanwhile | None = None,
-        begin: Callable[[], None] = lambda: None,
-        finish: Callable[[], None] = lambda: None,
-    ) -> tuple[Window, np.ndarray]:
-        """:meth:`window`, and (calls,) uint64: what each call was revealed with.
-
-        Raises:
-            WorkerFailed: as there.
-        """
         order = np.ascontiguousarray(slots, dtype=np.int64)
         read_after = np.zeros(len(slots), dtype=np.uint8)
         read_after[np.asarray(reads, dtype=np.int64)] = 1
@@ -181,7 +156,7 @@ class Door:
         finish()
         positions = np.flatnonzero(read_after)
         outputs_read = {int(p): _claims(room.tables[r], room.buffer[r], capacity) for r, p in enumerate(positions)}
-        return Window(room.durations_ns, outputs_read, room.reads_ns[: len(positions)]), room.nonces
+        return Window(room.durations_ns, outputs_read, room.reads_ns[: len(positions)], room.nonces)
 
     def _room(self, order: np.ndarray, read_after: np.ndarray, capacity: Sequence[int]) -> _Room:
         """Memory for what a window over the slots ``order`` finds, with all that the library is told of it."""

@@ -113,7 +113,7 @@ class Clockwork:
 
     def _roofline_ms(self, device: Device, check_set: CheckSet) -> float:
         """The floor of a device: what its measured ceilings allow; 0 where they are not known."""
-        ceilings = self._referee.examiner(device).ceilings() if device.is_gpu else None
+        ceilings = self._referee.examiner(device).ceilings()
         if ceilings is None:
             return 0.0
         variant, allowed = check_set.variants[0], self._problem.meta.tolerance.reduced_precision

@@ -6,7 +6,6 @@ and decides by its own clock.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -50,15 +49,11 @@ def event_times(
     times = []
     with torch.no_grad():
         for call in range(calls):
-            before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             flush.zero_()
-            with contextlib.suppress(RuntimeError, AttributeError):
-                torch.cuda.cudart().cudaCtxResetPersistingL2Cache()
+            memory.forget_persisting_lines()
             memory.synchronize()
-            before.record()
+            before = memory.event()
             forward(*slots[call % len(slots)])
             memory.synchronize()
-            after.record()
-            memory.synchronize()
-            times.append(float(before.elapsed_time(after)))
+            times.append(memory.ms_since(before))
     return times

@@ -14,25 +14,120 @@ import json
 import os
 import shlex
 import shutil
+import statistics
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator import _profile_ncu as ncu
 from kernelwright.evaluator import _sanitizer as sanitizer
-from kernelwright.evaluator._device import Device
-from kernelwright.evaluator._device_program import JOB, MODULE
+from kernelwright.evaluator._client import WorkerFailed
+from kernelwright.evaluator._device import Device, read_state
+from kernelwright.evaluator._device_program import JOB, MODULE, job_files
+from kernelwright.evaluator._evidence import kernel_names
 from kernelwright.evaluator._gpu_ceilings import CeilingsRejectedError, GpuCeilings, best_of, parse_ceilings
-from kernelwright.sandbox import Limits, Mount, Sandbox, WorkerFailed
+from kernelwright.evaluator._profile_events import EventsRejectedError
+from kernelwright.evaluator._profile_gpu import GpuWork, profile_gpu
+from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator._truth import CheckSet, Variant
+from kernelwright.records import Problem, Profile, Status
+from kernelwright.sandbox import Limits, Mount, Sandbox
+from kernelwright.sandbox import WorkerFailed as CallFailed
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*", "/usr/local/cuda/nsight-compute*", "/opt/cuda/bin")
 _CEILINGS = "kernelwright.evaluator._gpu_ceilings_worker:measure"
 _LOOKS: tuple[sanitizer.Tool, ...] = ("memcheck", "racecheck")
 _REPORT = "/job/report"
 _SKIPPED_LAUNCHES, _PROFILED_LAUNCHES = 4, 12
+_PROFILED_CALLS = 6  # of a forward, for hardware counters
+_EVENT_CALLS = 30
+_MOST_EVENT_MS = 1e6
 _ENDED = 97  # by the tool's own exit status in our script, so that a report is read in any case
+
+
+class Examination(NamedTuple):
+    """What is looked at: one winner, ``source``, with the tools that ``examiner`` has."""
+
+    examiner: Examiner
+    problem: Problem
+    source: str
+    check_set: CheckSet
+    working_set_bytes: int
+
+    def sanitize(self, progress: Progress) -> None:
+        """Look for faulty accesses to memory.
+
+        Raises:
+            Refused: there are some; its time is forgotten.
+        """
+        found = self.examiner.faults(self._files(self.check_set.variants[-1], 1, progress))
+        if found.unsure:
+            progress.note("memory-not-checked", "; ".join(found.unsure)[:400])
+        if found.faults:
+            progress.timing = None
+            raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {found.faults[0]}")
+
+    def profile(self, progress: Progress, static: Profile | None) -> Profile:
+        """What limits it; ``static`` is what the compiler says."""
+        variant, timing = self.check_set.variants[0], progress.timing
+        assert timing is not None
+        work = GpuWork(
+            latency_ms=timing.latency_ms.median,
+            bytes_moved=variant.bytes_moved,
+            flops=self.check_set.flops,
+            dtype=variant.main_dtype,
+            working_set_bytes=self.working_set_bytes,
+        )
+        names = kernel_names([request.source for request in progress.built], self.source)
+        return profile_gpu(
+            work,
+            self.examiner.ceilings(),
+            counters=self.examiner.counters(self._files(variant, _PROFILED_CALLS, progress), names),
+            events=progress.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
+            static=static,
+        )
+
+    def _files(self, variant: Variant, calls: int, progress: Progress) -> dict[str, bytes]:
+        return job_files(
+            self.source,
+            self.problem.source,
+            variant.constants,
+            progress.products,
+            mode=self.problem.meta.mode,
+            device=self.examiner.device.torch_name,
+            calls=calls,
+        )
+
+
+@contextlib.contextmanager
+def state_noted(progress: Progress) -> Iterator[None]:
+    """Keep what a device says of its clocks, temperature and power before and after it is timed."""
+    device = progress.device
+    before = read_state(device) if device is not None else {}
+    yield
+    if device is not None and before:
+        states = {"before": before, "after": read_state(device)}
+        progress.artifacts["device state"] = "\n".join(
+            f"{when}: {', '.join(f'{name} {value}' for name, value in state.items())}" for when, state in states.items()
+        )
+
+
+def note_events(side: Side, progress: Progress, timeout_s: float) -> None:
+    """What a candidate's own process measures: told beside the referee's time, and of no consequence."""
+    if progress.device is None:
+        return
+    try:
+        side.leave(timeout_s=timeout_s)  # it still waits at the door
+        reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
+    except WorkerFailed:
+        return
+    claimed = reply.get("ms")
+    times = [ms for ms in claimed if type(ms) is float and 0 < ms < _MOST_EVENT_MS] if type(claimed) is list else []
+    if times:
+        progress.note("device-events", f"{statistics.median(times):.4g} ms by events of its own process: a claim")
 
 
 class Faults(NamedTuple):
@@ -46,21 +141,28 @@ class Examiner:
     """The tools that work on one device."""
 
     def __init__(self, sandbox: Sandbox, device: Device, cache_dir: Path, limits: Limits) -> None:
+        self.device = device
         self._sandbox = sandbox
-        self._device = device
         self._cache_dir = cache_dir
         self._limits = limits
         self._listed: frozenset[str] | None = None
+        self._ceilings: GpuCeilings | None = None
+        self._asked_for_ceilings = False
 
     def ceilings(self) -> GpuCeilings | None:
         """What the device can do at most, the best of two processes; kept. None where it cannot be measured."""
-        name = "".join(c if c.isalnum() else "-" for c in f"{self._device.name}-{self._device.driver}")
+        if not self._asked_for_ceilings:
+            self._ceilings, self._asked_for_ceilings = self._found_ceilings(), True
+        return self._ceilings
+
+    def _found_ceilings(self) -> GpuCeilings | None:
+        name = "".join(c if c.isalnum() else "-" for c in f"{self.device.name}-{self.device.driver}")
         path = self._cache_dir / "ceilings" / f"{name}.json"
         with contextlib.suppress(OSError, ValueError, CeilingsRejectedError):
             return parse_ceilings(json.loads(path.read_text()))
         try:
             found = best_of(self._measured(), self._measured())
-        except (ValueError, CeilingsRejectedError, WorkerFailed, SandboxError):
+        except (ValueError, CeilingsRejectedError, CallFailed, SandboxError):
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")

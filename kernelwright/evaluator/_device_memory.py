@@ -7,8 +7,9 @@ tested where there is none.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator import _wire as wire
 
@@ -76,7 +77,8 @@ class DeviceMemory:
         return flat.as_strided(spec.shape, spec.stride) if spec.elements else flat.reshape(spec.shape)
 
     def refresh(self) -> None:
-        """Copy everything from the host; it is there when this returns."""
+        """Copy everything from the host; it is there when this returns, and nothing is pinned in the cache."""
+        self.forget_persisting_lines()
         for copy, host in zip(self._copies, self._host, strict=True):
             copy.copy_(host)
         self.synchronize()
@@ -85,6 +87,31 @@ class DeviceMemory:
         """Wait for all streams of the device."""
         if self._on_gpu:
             self._synchronize(self.device)
+
+    def event(self) -> Any:
+        """A mark in the device's own time; on the CPU, the process's clock."""
+        import torch
+
+        if not self._on_gpu:
+            return time.perf_counter()
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def ms_since(self, before: Any) -> float:
+        """Milliseconds from a mark to one made now, with everything in between."""
+        after = self.event()
+        if not self._on_gpu:
+            return 1e3 * float(after - before)
+        self.synchronize()
+        return float(before.elapsed_time(after))
+
+    def forget_persisting_lines(self) -> None:
+        """Let go of what a kernel asked the L2 cache to keep."""
+        if self._on_gpu:
+            from kernelwright.inline import reset_persisting_cache
+
+            reset_persisting_cache()
 
     def see_it_works(self) -> None:
         """Compute something known.

@@ -25,25 +25,32 @@ from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._truth import Variant
 from kernelwright.sandbox import SharedMemory
 
+_COMPARED = ("candidate", "eager")
+_GRAPHS = ("compile-max-autotune", "compile-reduce-overhead")
 _REFRESH_TIMEOUT_S = 60.0
 _MOST_DESCRIBED = 200  # outputs whose descriptions surely fit into one message
 _MOST_DELIVERED = 1 << 30  # bytes of outputs at a time
 
 
 class DeviceSide(Side):
-    """A :class:`Side` on a device; ``delivers`` is False for workers whose outputs nobody looks at."""
+    """A :class:`Side` on a device.
 
-    def __init__(self, name: str, client: Client, door: Door, library: DoorLibrary, *, delivers: bool) -> None:
+    All keep the outputs of a window's calls, since fresh memory for each has its price; but for torch.compile's graphs,
+    whose outputs lie in memory of the graph's own. Those of candidate and reference are handed over.
+    """
+
+    def __init__(self, name: str, client: Client, door: Door, library: DoorLibrary) -> None:
         super().__init__(name, client, door)
         self._library = library
-        self._delivers = delivers
+        self._delivers = name in _COMPARED
+        self._keeps = name not in _GRAPHS
 
     def enter(self, pool: Pool, *, only_reading: Sequence[int] | None = None) -> None:
         """See :meth:`Side.enter`."""
         assert only_reading is None
         if self._pool is not pool:
             self._map(pool)
-        self.client.send("enter", yielding=self.door.yielding, keep=self._delivers)
+        self.client.send("enter", yielding=self.door.yielding, keep=self._keeps)
 
     def window(self, slots: np.ndarray, reads: Sequence[int] | np.ndarray, *, call_timeout_s: float) -> Window:
         """See :meth:`Side.window`; the device gets fresh inputs first.
@@ -59,24 +66,20 @@ class DeviceSide(Side):
         try:
             refresh = np.array([wire.REFRESH])
             self.door.window(self.client, refresh, [], [], call_timeout_s=max(call_timeout_s, _REFRESH_TIMEOUT_S))
-            window, nonces = self.door.window_with_nonces(
-                self.client, slots, read, [8 * wire.MAX_OUTPUTS], call_timeout_s=call_timeout_s
-            )
+            window = self.door.window(self.client, slots, read, [8 * wire.MAX_OUTPUTS], call_timeout_s=call_timeout_s)
             if len(read) == 0:
                 return window
             self.leave(timeout_s=call_timeout_s)
             outputs: dict[int, tuple[OutputClaim, ...]] = {}
             at_once = max(_MOST_DESCRIBED // max(len(variant.outputs), 1), 1)
             for first in range(0, len(read), at_once):
-                outputs |= self._delivered(variant, read[first : first + at_once], window, nonces)
+                outputs |= self._delivered(variant, read[first : first + at_once], window)
             self.enter(self._pool)
             return window._replace(outputs=outputs)
         finally:
             self.freeze()
 
-    def _delivered(
-        self, variant: Variant, calls: np.ndarray, window: Window, nonces: np.ndarray
-    ) -> dict[int, tuple[OutputClaim, ...]]:
+    def _delivered(self, variant: Variant, calls: np.ndarray, window: Window) -> dict[int, tuple[OutputClaim, ...]]:
         """The outputs of some calls, as they were when they were acknowledged.
 
         Raises:
@@ -100,7 +103,7 @@ class DeviceSide(Side):
             self._fill(wanted[at], claims[at], size)
             found |= dict(zip(wanted[at], claims[at], strict=True))
         for call, outputs in found.items():
-            self._compare_digests(outputs, window.outputs[call][0].data, int(nonces[call]))
+            self._compare_digests(outputs, window.outputs[call][0].data, int(window.nonces[call]))
         return found
 
     def _fill(self, calls: Sequence[int], claims: Sequence[tuple[OutputClaim, ...]], size: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -19,15 +18,13 @@ from kernelwright.evaluator._checking import Checker, worse
 from kernelwright.evaluator._checking import Finding as Checked
 from kernelwright.evaluator._client import Builder, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clockwork import Clockwork
-from kernelwright.evaluator._device import Device, read_state
-from kernelwright.evaluator._device_program import job_files
+from kernelwright.evaluator._device import Device
+from kernelwright.evaluator._device_examine import Examination, note_events, state_noted
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
 from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
-from kernelwright.evaluator._profile_events import EventsRejectedError
-from kernelwright.evaluator._profile_gpu import GpuWork, profile_gpu
 from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton, read_machine_code
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._replay import Replay
@@ -55,11 +52,8 @@ if TYPE_CHECKING:
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _WHAT_A_FAULT_LEAVES = (Status.RUNTIME_ERROR, Status.TIMEOUT)  # may be a device that does not answer any more
-_PROFILED_CALLS = 6  # of a forward, for hardware counters
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _GHOST_TRIALS = 3
-_EVENT_CALLS = 30
-_MOST_EVENT_MS = 1e6
 _CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
@@ -192,14 +186,10 @@ class ProblemSession:
                 rule = f"{failed_stage}-{status.value.lower().replace('_', '-')}"
                 progress.findings = (Finding(rule=rule, effect="refuses", evidence=reason[:400]), *progress.findings)
         if profile and failed_stage != "screen" and progress.profile is None:
-            with progress.timed("static"):
-                self._on_stage("static")
-                begun = None if progress.beside is None else progress.beside.result()
-                progress.profile = begun or self._static_profile(candidate, progress)
-            untimed = status is Status.PASSED and progress.device is None
-            if untimed and progress.profile and (said := objection(progress.profile)):
-                status, failed_stage, reason = Status.COMPILE_ERROR, "build", said
-                refusing = Finding(rule="build-cannot-launch", effect="refuses", evidence=said[:400])
+            refusal = self._say_what_it_takes(candidate, progress)
+            if refusal and status is Status.PASSED and progress.device is None:
+                status, failed_stage, reason = Status.COMPILE_ERROR, "build", refusal
+                refusing = Finding(rule="build-cannot-launch", effect="refuses", evidence=refusal[:400])
                 progress.findings = (refusing, *progress.findings)
         if failed_stage not in (None, "screen") and status in _WHAT_A_FAULT_LEAVES:
             self._see_device_works(progress.device)
@@ -247,6 +237,14 @@ class ProblemSession:
                 hint="see nvidia-smi; the device may need a reset, or the machine a restart",
             ) from None
 
+    def _say_what_it_takes(self, candidate: Candidate, progress: Progress) -> str:
+        """Put the static profile of a GPU's kernels into ``progress``; why none can run, where none can."""
+        with progress.timed("static"):
+            self._on_stage("static")
+            begun = None if progress.beside is None else progress.beside.result()
+            progress.profile = begun or self._static_profile(candidate, progress)
+        return objection(progress.profile) if progress.profile else ""
+
     def _static_profile(self, candidate: Candidate, progress: Progress) -> Profile | None:
         """What a candidate's kernels take of a GPU; None where nothing was built."""
         if candidate.backend == "cuda":
@@ -292,47 +290,22 @@ class ProblemSession:
                     self._on_stage("ghost")
                     self._own_kernels(side, check_set, windows, replay, progress)
             if timed and not confirm:
-                with progress.timed("time"), self._state_noted(progress):
+                with progress.timed("time"), state_noted(progress):
                     self._on_stage("time")
                     timekeeper.search(side, check_set, progress)
                     progress.stage = Stage.TIMED
-                self._note_events(side, progress)
+                note_events(side, progress, self._settings.call_timeout_s)
         if timed and confirm:
-            with progress.timed("confirm"), self._state_noted(progress):
+            with progress.timed("confirm"), state_noted(progress):
                 self._on_stage("confirm")
                 timekeeper.confirm(candidate, check_set, progress)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
-            if progress.device is not None and progress.device.is_gpu:
-                self._examine_on_device(progress.device, candidate, check_set, progress)
+            if progress.device is not None:
+                self._examine(progress.device, candidate, check_set, progress)
             else:
                 with progress.timed("profile"):
                     self._on_stage("profile")
                     self._profile(check_set, progress)
-
-    @contextlib.contextmanager
-    def _state_noted(self, progress: Progress) -> Iterator[None]:
-        """Keep what a device says of its clocks, temperature and power before and after it is timed."""
-        states = [] if progress.device is None else [read_state(progress.device)]
-        yield
-        if progress.device is not None and progress.device.is_gpu:
-            states.append(read_state(progress.device))
-            progress.artifacts["device state"] = "\n".join(
-                f"{when}: {', '.join(f'{name} {value}' for name, value in state.items())}"
-                for when, state in zip(("before", "after"), states, strict=True)
-            )
-
-    def _note_events(self, side: Side, progress: Progress) -> None:
-        """What a candidate's own process measures by events: told beside the referee's time, and of no consequence."""
-        if progress.device is None or not progress.device.is_gpu:
-            return
-        try:
-            side.leave(timeout_s=self._settings.call_timeout_s)  # it still waits at the door
-            reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
-        except WorkerFailed:
-            return
-        times = [ms for ms in reply.get("ms") or () if type(ms) is float and 0 < ms < _MOST_EVENT_MS]
-        if times:
-            progress.note("device-events", f"{statistics.median(times):.4g} ms by events of its own process: a claim")
 
     def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""
@@ -420,7 +393,7 @@ class ProblemSession:
         except (ValueError, SyntaxError) as error:
             raise Refused(Status.RUNTIME_ERROR, "build", str(error)) from None
         device = self._device_for(candidate.backend)
-        here = "device" if device is not None and device.is_gpu else _CHECKED_BY.get(candidate.backend, "")
+        here = "device" if device is not None else _CHECKED_BY.get(candidate.backend, "")
         self._referee.load(
             side.client,
             side.door,
@@ -605,50 +578,22 @@ class ProblemSession:
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message
 
-    def _examine_on_device(
-        self, device: Device, candidate: Candidate, check_set: truth.CheckSet, progress: Progress
-    ) -> None:
-        """Let the tools of a GPU look at a winner: faults refuse it, counters say what limits it."""
-        source = inline.apply_knobs(candidate.source, candidate.knobs)
-        examiner = self._referee.examiner(device)
-
-        def files(variant: truth.Variant, calls: int) -> dict[str, bytes]:
-            return job_files(
-                source,
-                self.problem.source,
-                variant.constants,
-                progress.products,
-                mode=self.problem.meta.mode,
-                device=device.torch_name,
-                calls=calls,
-            )
-
+    def _examine(self, device: Device, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> None:
+        """Let the tools of a device look at a winner; what is wrong with it costs it its time as well."""
+        examination = Examination(
+            examiner=self._referee.examiner(device),
+            problem=self.problem,
+            source=inline.apply_knobs(candidate.source, candidate.knobs),
+            check_set=check_set,
+            working_set_bytes=self._bench(device).clockwork.pool_bytes(check_set),
+        )
         with progress.timed("sanitize"):
             self._on_stage("sanitize")
-            found = examiner.faults(files(check_set.variants[-1], 1))
-            if found.unsure:
-                progress.note("memory-not-checked", "; ".join(found.unsure)[:400])
-            if found.faults:
-                raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {found.faults[0]}")
+            examination.sanitize(progress)
         with progress.timed("profile"):
             self._on_stage("profile")
-            variant, timing = check_set.variants[0], progress.timing
-            assert timing is not None
-            names = kernel_names([request.source for request in progress.built], candidate.source)
-            work = GpuWork(
-                latency_ms=timing.latency_ms.median,
-                bytes_moved=variant.bytes_moved,
-                flops=check_set.flops,
-                dtype=variant.main_dtype,
-                working_set_bytes=self._bench(device).clockwork.pool_bytes(check_set),
-            )
-            progress.profile = profile_gpu(
-                work,
-                examiner.ceilings(),
-                counters=examiner.counters(files(variant, _PROFILED_CALLS), names),
-                events=progress.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
-                static=self._static_profile(candidate, progress),
-            )
+            static = None if candidate.backend == "cpp" else self._static_profile(candidate, progress)
+            progress.profile = examination.profile(progress, static)
 
     # ------------------------------------------------------------------------------------------ failures
 

@@ -356,7 +356,8 @@ class Runner:
             fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU.
             device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
             tf32: whether torch's own products and convolutions of float32 may use TF32 there.
-            checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels.
+            checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels;
+                ``device`` where there is.
             ghost: launches of such kernels do nothing.
         """
         import torch
@@ -514,7 +515,7 @@ class Runner:
         assert self.forward is not None
         numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
         forward = self.call or self.forward
-        if self.checked_by:
+        if self._pretends:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad():
             if self.memory is not None:
@@ -593,7 +594,7 @@ class Runner:
             self.memory.refresh()
         if self.checked_by == "device":
             return self._trace_on_device(forward)
-        if self.checked_by:
+        if self._pretends:
             forward = self._on_device(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
             first = self._launches(forward)
@@ -605,7 +606,7 @@ class Runner:
             "operators": log.names(),
             "flops": log.flops,
             "calls": calls if fits else [],
-            "launches": launches if self.checked_by else None,
+            "launches": launches if self._pretends else None,
             "seen_launches": inline.seen_launches(),
             "structure": structure[:STRUCTURE_CHARS],
         }
@@ -627,6 +628,11 @@ class Runner:
             return {"ms": event_times(forward, self.slots, self.memory, calls)}
 
     # -- helpers
+
+    @property
+    def _pretends(self) -> bool:
+        """Whether there is a CPU where the candidate sees a GPU."""
+        return self.checked_by in ("interpreter", "emulator")
 
     def _trace_on_device(self, forward: Callable[..., Any]) -> dict[str, Any]:
         """A trace where kernels run on a GPU; ``device`` is what its profiler saw of two calls on the same inputs."""
@@ -679,7 +685,7 @@ class Runner:
 
     def _launches(self, forward: Callable[..., Any]) -> int:
         """Calls on the first slot; how many kernels the interpreter was told to launch."""
-        if not self.checked_by:
+        if not self._pretends:
             forward(*self.slots[0])
             return 0
         from kernelwright.evaluator.backends import _triton_interpreter as interpreter
@@ -710,7 +716,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _device_view(self) -> Iterator[None]:
-        if self.checked_by in ("", "device"):
+        if not self._pretends:
             yield
             return
         from kernelwright.evaluator.backends import _triton_interpreter as interpreter

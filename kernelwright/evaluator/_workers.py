@@ -167,6 +167,5 @@ class Workers:
             door.close()
             raise
         if self._device is not None:
-            delivers = name in ("candidate", "eager")
-            return DeviceSide(name, client, door, self._referee.door_library, delivers=delivers)
+            return DeviceSide(name, client, door, self._referee.door_library)
         return Side(name, client, door, watched=name == "candidate")

@@ -26,7 +26,7 @@ from kernelwright.inline._cuda_compiler import (
     extension_command,
     extension_cubin_command,
 )
-from kernelwright.inline._cuda_driver import driver_kernel
+from kernelwright.inline._cuda_driver import driver_kernel, reset_persisting_cache
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
 from kernelwright.inline._emulation import (
     EmulationError,
@@ -72,6 +72,7 @@ __all__ = [
     "parse_signatures",
     "patch_load_inline",
     "record_calls",
+    "reset_persisting_cache",
     "seen_launches",
     "set_emulator",
     "set_product_provider",

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelwright.inline._toolchain import BuildError
 
-__all__ = ["driver_kernel", "idle_on_device", "kernel_symbols"]
+__all__ = ["driver_kernel", "idle_on_device", "kernel_symbols", "reset_persisting_cache"]
 
 _DEFAULT_SHARED_BYTES = 48 << 10
 _idle = False
@@ -61,6 +61,11 @@ def driver_kernel(
         _check(driver, driver.cuLaunchKernel(function, *shape, shared, stream, packed, None), f"launching {name}")
 
     return launch
+
+
+def reset_persisting_cache() -> None:
+    """Let go of the lines that kernels asked the L2 cache to keep; nothing happens on devices that keep none."""
+    _driver().cuCtxResetPersistingL2Cache()
 
 
 def kernel_symbols(image: bytes) -> list[str]:

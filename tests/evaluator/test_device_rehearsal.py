@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +12,19 @@ from referee_candidates import KERNEL, RIGHT, candidate
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import MachineError
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Referee, _device_examine
 from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clock import DoorLibrary
+from kernelwright.evaluator._device_examine import Examiner, Faults
 from kernelwright.evaluator._device_program import JOB, MODULE, job_files
 from kernelwright.evaluator._evidence import Trace, kernel_names
+from kernelwright.evaluator._gpu_ceilings import parse_ceilings
+from kernelwright.evaluator._profile_ncu import parse_raw
 from kernelwright.evaluator._workers import Workers
 from kernelwright.inline import BuildRequest
 from kernelwright.records import Candidate, Stage, Status
 
+RECORDINGS = Path(__file__).with_name("recordings")
 LINEAR = """
 import torch
 import torch.nn as nn
@@ -214,3 +219,62 @@ def test_a_candidate_runs_by_itself_with_what_was_built_of_it(referee):
     assert done.returncode == 0, done.stderr
     assert done.stderr.decode().splitlines().count("called (3, 5)") == 2
     assert run_alone(referee, source, {}).returncode != 0, "nothing is compiled there"
+
+
+def found(finding, evaluation):
+    return [found.evidence for found in evaluation.verdict.findings if found.rule == finding]
+
+
+def test_what_its_own_process_measures_is_told_as_a_claim(judge):
+    evaluation = judge(RIGHT)
+    (claim,) = found("device-events", evaluation)
+    assert claim.endswith("by events of its own process: a claim")
+    assert evaluation.verdict.status is Status.PASSED
+
+
+def test_a_winner_with_a_faulty_access_loses_its_time(judge, monkeypatch):
+    looked_at = []
+
+    def faults(examiner, files):
+        looked_at.append(files["job.json"])
+        return Faults(("Invalid __global__ read of size 4 bytes in softmax",), ())
+
+    monkeypatch.setattr(Examiner, "faults", faults)
+    verdict = judge(RIGHT, confirm=True).verdict
+    assert (verdict.status, verdict.failed_stage, verdict.timing) == (Status.QUARANTINED, "confirm", None)
+    assert "Invalid __global__ read" in verdict.reason
+    assert b'"ROWS": 7' in looked_at[0]  # the small variant
+    assert judge(RIGHT).verdict.status is Status.PASSED  # who is not confirmed is not looked at
+    assert len(looked_at) == 1
+
+
+def test_a_winner_is_profiled_by_the_best_rung(judge, monkeypatch):
+    counters = parse_raw((RECORDINGS / "ncu_raw_2025.csv").read_text())
+    monkeypatch.setattr(Examiner, "faults", lambda examiner, files: Faults((), ("memcheck: not here",)))
+    monkeypatch.setattr(Examiner, "counters", lambda examiner, files, kernels: counters)
+    evaluation = judge(RIGHT, confirm=True)
+    assert evaluation.verdict.profile.rung == "ncu"
+    assert evaluation.verdict.profile.notes
+    assert found("memory-not-checked", evaluation) == ["memcheck: not here"]
+
+
+def test_without_tools_a_winner_stays_one_and_says_what_is_missing(judge):
+    evaluation = judge(RIGHT, confirm=True)
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+    assert evaluation.verdict.profile.rung == "none"
+    assert "not installed" in found("memory-not-checked", evaluation)[0]
+
+
+def test_a_time_below_the_roofline_is_quarantined(judge, monkeypatch):
+    slow = {"device": "slow", "architecture": "sm_90", "processors": 1, "l2_bytes": 1, "launch_us": 1.0}
+    slow |= {"bandwidth_by_bytes": [[1 << 30, 1e-3]], "tflops_by_dtype": {"float32": 1e3}}
+    monkeypatch.setattr(Examiner, "ceilings", lambda examiner: parse_ceilings(slow))
+    verdict = judge(RIGHT).verdict
+    assert (verdict.status, verdict.failed_stage, verdict.timing) == (Status.QUARANTINED, "floor", None)
+
+
+def test_clocks_and_temperature_are_kept_beside_a_time(judge, monkeypatch):
+    states = iter([{"clocks.sm": "1980 MHz"}, {"clocks.sm": "1755 MHz"}])
+    monkeypatch.setattr(_device_examine, "read_state", lambda device: next(states))
+    kept = judge(RIGHT).artifacts["device state"]
+    assert kept == "before: clocks.sm 1980 MHz\nafter: clocks.sm 1755 MHz"

@@ -242,7 +242,8 @@ def test_binomial_tail_is_exact():
 
 def window(read_us: float, elements: int = 1000, call_us: float = 1.0) -> Window:
     claim = OutputClaim(0, "float32", (elements,), (1,), np.zeros(4 * elements, dtype=np.uint8))
-    return Window(np.full(100, call_us * 1000), {3: (claim,), 8: (claim,)}, np.array([read_us, read_us]) * 1000)
+    reads_ns, nonces = np.array([read_us, read_us]) * 1000, np.zeros(100, dtype=np.uint64)
+    return Window(np.full(100, call_us * 1000), {3: (claim,), 8: (claim,)}, reads_ns, nonces)
 
 
 def turns_until_refused(slow, most: int = 60) -> int | None:
