@@ -16,7 +16,7 @@ from kernelwright.evaluator import _wire as wire
 if TYPE_CHECKING:
     import torch
 
-    from kernelwright.evaluator._worker import Mapped
+    from kernelwright.evaluator._worker_door import Mapped
 
 _BLOCK = 256  # threads, as _digest.cu has it
 _MOST_BLOCKS = 1056  # eight for each of 132 processors

@@ -20,7 +20,8 @@ from kernelwright.evaluator._call import (
     state_layout,
     structure_of,
 )
-from kernelwright.evaluator._worker import Fault, Mapped, Runner, template
+from kernelwright.evaluator._worker import Fault, Runner, template
+from kernelwright.evaluator._worker_door import Mapped
 
 if TYPE_CHECKING:
     import torch
