@@ -95,6 +95,10 @@ def _optional(value: Any) -> Any:
     return None if isinstance(value, str) and value.strip().lower() in {"", "none"} else _number(value)
 
 
+def _number_or_auto(value: Any) -> Any:
+    return "auto" if isinstance(value, str) and value.strip().lower() == "auto" else _number(value)
+
+
 def _named(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError("a path is wanted here, not an empty text")
@@ -143,6 +147,9 @@ class Settings(BaseModel):
     )
     backend: Backend = Field("cpp", description="language of new kernels")
     threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
+    compile_lanes: Annotated[Literal["auto"] | Annotated[int, Field(ge=0)], BeforeValidator(_number_or_auto)] = Field(
+        "auto", description="candidates built while a GPU times another one; auto: as many as cores are left, up to 4"
+    )
     baselines: Names = Field(("eager", "compile"), description="what candidates are timed against")
     rounds: Count = Field(6, description="propose-judge rounds for each problem")
     max_minutes: Annotated[Positive | None, BeforeValidator(_optional)] = Field(

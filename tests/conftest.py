@@ -26,6 +26,7 @@ PLACES = (
 )
 FIXTURES = {"referee", "judges"}
 TOGETHER = (  # these judge with a referee and time nothing
+    "evaluator/test_compile_lanes.py",
     "evaluator/test_device_examine.py",
     "evaluator/test_gpu_coverage.py",
     "evaluator/test_referee_cuda.py",

@@ -8,7 +8,17 @@ from kernelwright.agents._nodes import StepState, StepTools, attempts_of, contex
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
 from kernelwright.agents._registry import RoleRegistry, coder_from_spec, coders, judge_from_spec, judges
-from kernelwright.agents._roles import Attempt, Coder, CoderError, Judge, Proposal, StepContext, Workbench, best_attempt
+from kernelwright.agents._roles import (
+    Attempt,
+    Coder,
+    CoderError,
+    Foresees,
+    Judge,
+    Proposal,
+    StepContext,
+    Workbench,
+    best_attempt,
+)
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
 
@@ -16,6 +26,7 @@ __all__ = [
     "Attempt",
     "Coder",
     "CoderError",
+    "Foresees",
     "Judge",
     "Ledger",
     "OfflineCoder",

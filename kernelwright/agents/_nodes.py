@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from kernelwright.agents._ledger import Ledger
-from kernelwright.agents._roles import Attempt, Coder, Judge, StepContext, Workbench
+from kernelwright.agents._roles import Attempt, Coder, Foresees, Judge, StepContext, Workbench
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem
 
 
@@ -49,7 +49,8 @@ class StepState(TypedDict):
 class StepTools:
     """What the nodes work with for one problem of one run.
 
-    ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved.
+    ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
+    begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
     """
 
     problem: Problem
@@ -61,6 +62,7 @@ class StepTools:
     backend: Backend = "cpp"
     baseline: str = "eager"
     should_stop: Callable[[], str] = lambda: ""
+    build_ahead: Callable[[Candidate], None] | None = None
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
@@ -119,6 +121,7 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     candidate = tools.ledger.proposal(pending["proposal"])
     evaluation_id = tools.ledger.find_evaluation(candidate)
     if evaluation_id is None:
+        _build_what_comes_next(tools, state, candidate)
         calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
         evaluation_id = tools.ledger.record(tools.evaluate(candidate), step=state["round"], calls=calls)
     entry = AttemptState(
@@ -129,6 +132,13 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
         advice=None,
     )
     return {"pending": None, "attempts": [*state["attempts"], entry]}
+
+
+def _build_what_comes_next(tools: StepTools, state: StepState, pending: Candidate) -> None:
+    """While ``pending`` is judged, have those built that will probably follow."""
+    if tools.build_ahead is not None and isinstance(tools.coder, Foresees) and state["round"] + 1 < state["rounds"]:
+        for candidate in (pending, *tools.coder.foresee(context_of(tools, state), pending)):
+            tools.build_ahead(candidate)
 
 
 def advise(tools: StepTools, state: StepState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kernelwright.codegen import Generated
 
 SEED = "inductor"
+FORESEEN = 2
 NUMERICAL = frozenset({Status.INCORRECT_NUMERICAL})
 
 
@@ -36,6 +37,26 @@ class OfflineCoder:
     """
 
     name = "offline"
+
+    def foresee(self, context: StepContext, pending: Candidate) -> Sequence[Candidate]:
+        """See :class:`Foresees`: the changes that come next where ``pending`` changes nothing about what is best.
+
+        Raises:
+            CoderError, UsageError: as :meth:`propose`.
+        """
+        plan = blueprint(context)
+        base = base_attempt(context)
+        schedule = _schedule_of(base, plan)
+        tried = {pending.sha256, *(attempt.candidate.sha256 for attempt in context.attempts)}
+        found = []
+        for wish in _next_changes(context, plan, base, schedule, _origin(context)):
+            generated = _write(context, plan, wish)
+            candidate = None if generated is None else _candidate(context, wish, generated)
+            if candidate is not None and candidate.sha256 not in tried:
+                found.append(candidate)
+            if len(found) == FORESEEN:
+                break
+        return found
 
     def propose(self, context: StepContext) -> Proposal:
         """The next candidate that was not judged yet on this problem.
@@ -68,8 +89,19 @@ def _wishes(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         yield Wish("default", plan.default, {}, None, "the generator's default schedule")
     base = base_attempt(context)
     schedule = _schedule_of(base, plan)
-    origin = "repair" if context.attempts and context.best is None else "knob"
+    origin = _origin(context)
     yield from _advised(context, plan, base, schedule, origin)
+    yield from _next_changes(context, plan, base, schedule, origin)
+
+
+def _origin(context: StepContext) -> str:
+    return "repair" if context.attempts and context.best is None else "knob"
+
+
+def _next_changes(
+    context: StepContext, plan: Blueprint, base: Attempt | None, schedule: Schedule, origin: str
+) -> Iterator[Wish]:
+    """Changes of a schedule, the most promising first by what earlier ones did."""
     known = effects(context.attempts, context.baseline)
     for move in ranked_moves(plan.space, schedule, "unknown", known):
         why = f"{move.knob} = {move.value}, the next change not tried yet"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from kernelwright.agents._static_rank import Score, static_score
 from kernelwright.errors import KernelwrightError
@@ -120,6 +120,15 @@ class Coder(Protocol):
 
     def propose(self, context: StepContext) -> Proposal:
         """The next candidate, or none with the reason. Must depend on ``context`` only, where that is possible."""
+        ...
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A Coder that can say what it will probably write next, so that it can be built while something else is timed."""
+
+    def foresee(self, context: StepContext, pending: Candidate) -> Sequence[Candidate]:
+        """Candidates likely to follow while ``pending`` is judged, the likeliest first; nothing binds it to them."""
         ...
 
 

@@ -51,6 +51,14 @@ class Session(Protocol):
         """Run a trusted tool on the problem in a sandboxed worker."""
         ...
 
+    def builds_ahead(self, backend: Backend) -> bool:
+        """Whether candidates can be built while others are timed."""
+        ...
+
+    def build_ahead(self, candidate: Candidate) -> None:
+        """Begin to build a candidate that may be judged later; returns at once."""
+        ...
+
 
 class RefereeLike(Protocol):
     """What a run needs of the referee. ``kernelwright.evaluator.Referee`` is one."""
@@ -152,6 +160,7 @@ class ProblemJob:
                 backend=self.config.backend,
                 baseline=self.baseline,
                 should_stop=self.watch.reason,
+                build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
             )
             result = run_step(
                 build_step(tools, checkpointer=self.checkpointer),

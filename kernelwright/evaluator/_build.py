@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,9 +60,20 @@ class BuildService:
     """Compiles in ``sandbox``, keeps products under ``cache_dir``."""
 
     def __init__(
-        self, sandbox: Sandbox, cache_dir: Path, *, timeout_s: float, memory_bytes: int, architecture: str = ""
+        self,
+        sandbox: Sandbox,
+        cache_dir: Path,
+        *,
+        timeout_s: float,
+        memory_bytes: int,
+        architecture: str = "",
+        cpus: Sequence[int] | None = None,
     ) -> None:
-        """``architecture``: of the device that is here, which CUDA is built for; empty where there is none."""
+        """``architecture``: of the device that is here, which CUDA is built for; empty where there is none.
+
+        ``cpus``: processors for the compilers, all of ours where None.
+        """
+        self._cpus = cpus
         self._architecture = architecture
         self._sandbox = sandbox
         self._cache = ProductCache(cache_dir / "products", _CACHE_BYTES)
@@ -242,7 +253,9 @@ class BuildService:
     ) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"
         for _ in range(_BUILD_TRIES):
-            done = self._sandbox.run(["/bin/sh", "-c", script], files=files, limits=limits or self._limits(), warm=True)
+            done = self._sandbox.run(
+                ["/bin/sh", "-c", script], files=files, limits=limits or self._limits(), cpus=self._cpus, warm=True
+            )
             if not (done.reason == "signal" or b"Killed signal" in done.stderr):
                 break
         seconds = time.monotonic() - started

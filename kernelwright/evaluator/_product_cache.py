@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import threading
 from pathlib import Path
 
 _DATA = "product.so"
@@ -37,7 +38,7 @@ class ProductCache:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             for name, data in ((_DATA, product), (_LOG, f"{digest}\n{log}".encode())):
-                temporary = folder / f".{name}.{os.getpid()}"
+                temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
                 temporary.write_bytes(data)
                 temporary.replace(folder / name)
 

@@ -24,7 +24,7 @@ from kernelwright.evaluator.backends import (
     resources,
 )
 from kernelwright.records import KernelResources, KnobValue, Problem, Profile
-from kernelwright.sandbox import Limits, Sandbox
+from kernelwright.sandbox import Limits, Sandbox, WorkerFailed
 
 __all__ = ["objection", "profile_cuda", "profile_triton", "read_machine_code"]
 
@@ -89,8 +89,10 @@ def profile_triton(sandbox: Sandbox, builds: BuildService, source: str, problem:
     }
     try:
         reply = sandbox.call(_CAPTURE, payload, limits=limits)
-    except SandboxError as error:
-        return Profile(rung="static", notes=(f"launches could not be captured: {error.message}"[:_NOTE_CHARS],))
+    except (SandboxError, WorkerFailed) as error:  # the candidate's own code runs there, and may end its process
+        return Profile(
+            rung="static", notes=(f"launches could not be captured: {readable(error.message)}"[:_NOTE_CHARS],)
+        )
     claimed = [launch for launch in map(_launch, reply.get("launches") or ()) if launch is not None]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda launch: _captured(builds, launch), claimed))

@@ -48,6 +48,7 @@ class Progress:
         self.screening = True
         self.built: list[inline.BuildRequest] = []
         self.products: dict[str, bytes] = {}  # of what it had built, by the request's key
+        self.compiled = b""  # what Triton compiled in its build pass
         self.launches: tuple[Launch, ...] = ()  # of emulated kernels
         self.device_kernels: tuple[KernelEvents, ...] = ()  # of one call on a device, as its worker claims
         self.profile: Profile | None = None

@@ -18,6 +18,7 @@ from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
 from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door, DoorLibrary
+from kernelwright.evaluator._compile_lanes import CompileLanes, pick_lanes
 from kernelwright.evaluator._device import REHEARSAL, Device, find_device
 from kernelwright.evaluator._device_examine import Examiner
 from kernelwright.evaluator._environment import environment
@@ -102,14 +103,17 @@ class Referee:
         self._cache_dir = Path(settings.cache_dir)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self._cache_dir)
+        cpus = sorted(os.sched_getaffinity(0))
+        lanes = pick_lanes(settings.compile_lanes, cpus, settings.threads) if self.device is not None else (0, ())
+        self.compile_lanes = CompileLanes(*lanes)
         self.builds = BuildService(
             self.sandbox,
             self._cache_dir,
             timeout_s=settings.build_timeout_s,
             memory_bytes=settings.memory_bytes,
             architecture=self.device.architecture if self.device is not None and self.device.is_gpu else "",
+            cpus=self.compile_lanes.cpus or None,
         )
-        cpus = sorted(os.sched_getaffinity(0))
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
         self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
         self.fresh_library = FreshLibrary(self._cache_dir, self._worker_cpus[-1] if self.own_cpu is not None else None)
@@ -130,6 +134,7 @@ class Referee:
 
     def close(self) -> None:
         """End the sandbox, where it is ours."""
+        self.compile_lanes.close()
         self.fresh_library.close()
         if self._owns_sandbox:
             self.sandbox.close()
@@ -254,9 +259,12 @@ class Referee:
         env: Mapping[str, str] | None = None,
         inductor_cache: str | None = None,
         device: Device | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> Client:
-        """Start a worker on the timing core(s). With a GPU as its ``device``, that is seen, its driver gets what it
-        needs, and programs may be started: Triton's assembler is one.
+        """Start a worker on the timing core(s), or on ``cpus``.
+
+        With a GPU as its ``device``, that is seen, its driver gets what it needs, and programs may be started: Triton's
+        assembler is one.
 
         ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
         one problem, shared by the reference's workers of that problem alone. Rungs without a file system of their own
@@ -276,7 +284,7 @@ class Referee:
             entry,
             name=name,
             limits=self.limits(allow_exec=allow_exec or on_gpu, device=device),
-            cpus=self._worker_cpus,
+            cpus=self._worker_cpus if cpus is None else cpus,
             builds=builds,
             env=variables,
             mounts=mounts,
@@ -295,8 +303,12 @@ class Referee:
         ghost: bool = False,
         device: Device | None = None,
         tf32: bool = False,
+        compiled: bytes = b"",
+        timeout_s: float = LOAD_TIMEOUT_S,
     ) -> None:
         """Hand a worker its door and its source; ``checked_by``, ``ghost`` and ``tf32`` as ``do_load`` has them.
+
+        ``compiled``: what Triton compiled for the candidate in its build pass.
 
         Raises:
             WorkerFailed: the source does not load.
@@ -305,13 +317,14 @@ class Referee:
         more = [self.emulator_library.memfd()] if checked_by == "emulator" else []
         if device is not None and device.is_gpu:
             more = [product_memfd(self.digest_code)]
+            more += [product_memfd(compiled)] if compiled else []
         status = os.fstat(sent[1])
         client.door_files = frozenset({(status.st_dev, status.st_ino)})
         client.door_data = self.door_library.data
         try:
             client.request(
                 "load",
-                timeout_s=LOAD_TIMEOUT_S,
+                timeout_s=timeout_s,
                 fds=[*sent, *door.fds(), *more],
                 role=role,
                 mode=mode,

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright import inline
 from kernelwright.errors import MachineError, SandboxError
 from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator import _truth as truth
-from kernelwright.evaluator._checking import Checker, worse
-from kernelwright.evaluator._checking import Finding as Checked
-from kernelwright.evaluator._client import Builder, Failure, WorkerFailed, readable
+from kernelwright.evaluator._check_stage import CheckStage
+from kernelwright.evaluator._client import Builder, WorkerFailed, readable
 from kernelwright.evaluator._clockwork import Clockwork
+from kernelwright.evaluator._compile_lanes import BuildAhead
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._device_examine import Examination, note_events, state_noted
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
-from kernelwright.evaluator._judging import Judgement
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import profile_cpu
 from kernelwright.evaluator._profile_ceilings import measure_ceilings
 from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton, read_machine_code
-from kernelwright.evaluator._progress import Progress, Refused, status_of
+from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._refusals import note_builds, refuse
 from kernelwright.evaluator._replay import Replay
-from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._timing import Plan, pinned
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
     Backend,
     Candidate,
-    Correctness,
     DeviceClass,
     Evaluation,
     FailedStage,
@@ -50,20 +48,17 @@ from kernelwright.records import (
 if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
-_LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _WHAT_A_FAULT_LEAVES = (Status.RUNTIME_ERROR, Status.TIMEOUT)  # may be a device that does not answer any more
-_POISON = 0xFF  # NaN in floats, -1 in signed integers
-_GHOST_TRIALS = 3
 _CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
-_UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
 class _Bench(NamedTuple):
-    """Where candidates run: workers of one device, and their clock."""
+    """Where candidates run: workers of one device, their clock, and the check."""
 
     workers: Workers
     clockwork: Clockwork
     timekeeper: Timekeeper
+    checks: CheckStage
 
 
 class ProblemSession:
@@ -88,6 +83,7 @@ class ProblemSession:
         self._baselines = tuple(baselines)
         self._check_sets: dict[DeviceClass, truth.CheckSet] = {}
         self._benches: dict[Device | None, _Bench] = {}
+        self._ahead = BuildAhead(referee, problem, self._known_variant)
         self._beside = ThreadPoolExecutor(1, "static")  # compiles for a GPU's architectures while others check
 
     def __enter__(self) -> ProblemSession:
@@ -101,6 +97,7 @@ class ProblemSession:
     def close(self) -> None:
         """End the twins, give the memory back."""
         self._beside.shutdown(cancel_futures=True)
+        self._ahead.close()
         self.restart_twins()
 
     def restart_twins(self) -> None:
@@ -170,6 +167,9 @@ class ProblemSession:
         timed = time and progress.runs_for_real
         profile &= candidate.backend != "cpp"
         try:
+            with progress.timed("screen"):
+                self._screen(candidate, progress, control=control, refuse=screen)
+            self._build_beforehand(candidate, progress)
             with self._referee.lane(), pinned(self._referee.own_cpu):
                 self._run(
                     candidate,
@@ -177,7 +177,6 @@ class ProblemSession:
                     control=control,
                     timed=timed,
                     confirm=confirm,
-                    screen=screen,
                     profile=profile and progress.device is None,
                 )
         except Refused as refused:
@@ -221,6 +220,34 @@ class ProblemSession:
             artifacts=progress.artifacts,
         )
 
+    def builds_ahead(self, backend: Backend) -> bool:
+        """Whether candidates of a backend can be built while others are timed; see :meth:`build_ahead`."""
+        return self._device_for(backend) is not None and self._referee.compile_lanes.count > 0
+
+    def build_ahead(self, candidate: Candidate) -> None:
+        """Begin to build a candidate that may be judged later, on cores that nothing is timed on; returns at once.
+
+        Nothing happens where its kernels do not run on a device, or where no cores are left for it.
+        """
+        if self._device_for(candidate.backend) is not None:
+            self._ahead.submit(candidate)
+
+    def _build_beforehand(self, candidate: Candidate, progress: Progress) -> None:
+        """Have a candidate for a device built before it gets the device, which may be another one's until then."""
+        if progress.device is None:
+            return
+        with progress.timed("build"):
+            self._on_stage("build")
+            found = self._ahead.take(candidate)
+        if found is not None:
+            note_builds(found.built, found.outcomes, progress)
+            progress.compiled = found.compiled
+
+    def _known_variant(self, candidate: Candidate) -> truth.Variant | None:
+        """What candidates of a backend are constructed for, where that is known by now."""
+        check_set = self._check_sets.get(_class_of(candidate.backend, self._device_for(candidate.backend)))
+        return None if check_set is None else check_set.variants[0]
+
     def _see_device_works(self, device: Device | None) -> None:
         """After a fault or a hang on a device: whether it still computes, before the next candidate gets it.
 
@@ -263,15 +290,12 @@ class ProblemSession:
         control: bool,
         timed: bool,
         confirm: bool,
-        screen: bool,
         profile: bool,
     ) -> None:
-        with progress.timed("screen"):
-            self._screen(candidate, progress, control=control, refuse=screen)
         if profile and candidate.backend == "triton":  # nothing is timed meanwhile
             progress.beside = self._beside.submit(self._static_profile, candidate, progress)
         check_set = self.prepare_for(candidate.backend)
-        timekeeper = self._bench(progress.device).timekeeper
+        bench = self._bench(progress.device)
         with contextlib.ExitStack() as ending:
             replay = None if control else ending.enter_context(self._replay(candidate, check_set))
             with progress.timed("build"):
@@ -283,7 +307,7 @@ class ProblemSession:
                 progress.beside = self._beside.submit(read_machine_code, self._referee.builds, side.client.built[:])
             with progress.timed("check"):
                 self._on_stage("check")
-                windows = self._check(side, check_set, progress)
+                windows = bench.checks.run(side, check_set, progress)
                 progress.stage = Stage.CHECKED
             if replay is not None:
                 with progress.timed("ghost"):
@@ -292,13 +316,13 @@ class ProblemSession:
             if timed and not confirm:
                 with progress.timed("time"), state_noted(progress):
                     self._on_stage("time")
-                    timekeeper.search(side, check_set, progress)
+                    bench.timekeeper.search(side, check_set, progress)
                     progress.stage = Stage.TIMED
                 note_events(side, progress, self._settings.call_timeout_s)
         if timed and confirm:
             with progress.timed("confirm"), state_noted(progress):
                 self._on_stage("confirm")
-                timekeeper.confirm(candidate, check_set, progress)
+                bench.timekeeper.confirm(candidate, check_set, progress)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
             if progress.device is not None:
                 self._examine(progress.device, candidate, check_set, progress)
@@ -341,11 +365,11 @@ class ProblemSession:
         side = self._contestant(candidate, builds)
         try:
             progress.layers = side.client.worker.layers
-            self._load(side, candidate, check_set)
-            self._note_builds(side, progress)
+            self._load(side, candidate, check_set, compiled=progress.compiled)
+            note_builds(side.client.built, side.client.outcomes, progress)
         except WorkerFailed as failed:
             try:
-                self._refuse(failed, side, stage, progress)
+                refuse(self.problem.id, failed, side, stage, progress)
             finally:
                 side.end()
         except BaseException:
@@ -377,12 +401,15 @@ class ProblemSession:
                 noise=self._referee.noise_of(device),
                 sampler=self._referee.share_sampler,
                 start=lambda candidate, check_set, progress: self._start(candidate, check_set, "confirm", progress),
-                refuse=self._refuse,
+                refuse=lambda *failure: refuse(self.problem.id, *failure),
             )
-            self._benches[device] = _Bench(workers, clockwork, timekeeper)
+            checks = CheckStage(self._referee, self.problem, clockwork)
+            self._benches[device] = _Bench(workers, clockwork, timekeeper, checks)
         return self._benches[device]
 
-    def _load(self, side: Side, candidate: Candidate, check_set: truth.CheckSet, *, ghost: bool = False) -> None:
+    def _load(
+        self, side: Side, candidate: Candidate, check_set: truth.CheckSet, *, ghost: bool = False, compiled: bytes = b""
+    ) -> None:
         """Hand a worker the candidate and set it up for the first variant.
 
         Raises:
@@ -404,86 +431,9 @@ class ProblemSession:
             ghost=ghost,
             device=device,
             tf32=self._bench(device).workers.allows_tf32,
+            compiled=compiled,
         )
         side.set_up(check_set.variants[0])
-
-    def _check(self, side: Side, check_set: truth.CheckSet, progress: Progress) -> tuple[Pool, Plan]:
-        """All trials of all variants through the door; stops at the first window that is wrong.
-
-        The first variant comes last, so that the worker is ready for what follows.
-
-        Returns:
-            The pool that it has mapped then, and the plan of its windows.
-        """
-        worst, trials, reduced = Judgement(None, "", 0.0, 0.0, True), 0, False
-        try:
-            for index in reversed(range(len(check_set.variants))):
-                if len(check_set.variants) > 1:
-                    side.set_up(check_set.variants[index])
-                pool, plan, found = self._check_variant(side, check_set, index, progress)
-                worst, trials = worse(worst, found.judgement), trials + found.trials
-                reduced = reduced or found.reduced_precision
-                if worst.status is not None:
-                    break
-                side.leave(timeout_s=self._settings.call_timeout_s)
-        except WorkerFailed as failed:
-            self._refuse(failed, side, "check", progress)
-        finally:
-            self._note_builds(side, progress)
-        progress.correctness = Correctness(
-            trials=trials,
-            variants=len(check_set.variants),
-            check_set=check_set.id,
-            max_error=min(worst.load * worst.tolerance, _LARGEST_ERROR),
-            error_budget=worst.tolerance,
-            kernelbench_allclose=worst.allclose,
-        )
-        if reduced:
-            progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
-        if worst.status is not None:
-            raise Refused(worst.status, "check", worst.reason)
-        return pool, plan
-
-    def _check_variant(
-        self, side: Side, check_set: truth.CheckSet, index: int, progress: Progress
-    ) -> tuple[Pool, Plan, Checked]:
-        clockwork = self._bench(progress.device).clockwork
-        if progress.runs_for_real:
-            pool, plan = clockwork.rehearse(side, check_set, index)
-        else:
-            pool, plan = clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
-        return pool, plan, self._checker(side, pool, plan).check(check_set.trials[index])
-
-    def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
-        tolerance = self.problem.meta.tolerance
-        return Checker(
-            side,
-            pool,
-            plan,
-            tolerance_scale=tolerance.scale,
-            reduced_precision=bool(tolerance.reduced_precision or self._settings.allow_precision),
-            call_timeout_s=self._settings.call_timeout_s,
-            before_pass=lambda number: self._guard(side, pool, _POISON if number == 0 else None),
-        )
-
-    def _guard(self, side: Side, pool: Pool, byte: int | None) -> None:
-        """Poison and guard the memory of a worker's tensors while it goes through the first pass of a check.
-
-        Raises:
-            WorkerFailed: it wrote outside of its tensors.
-        """
-        side.leave(timeout_s=self._settings.call_timeout_s)
-        library = [] if byte is None else [self._referee.guard_library.memfd()]
-        try:
-            reply = side.client.request("guard", timeout_s=SETUP_TIMEOUT_S, fds=library, byte=byte)
-        finally:
-            for fd in library:
-                os.close(fd)
-        claimed = reply.get("violations")
-        if isinstance(claimed, list) and claimed:
-            raise WorkerFailed(Failure("fault", "output", f"the kernel {str(claimed[0])[:200]}"), side.name)
-        side.enter(pool)
-        side.freeze()
 
     def _own_kernels(
         self,
@@ -507,14 +457,13 @@ class ProblemSession:
             side.thaw()
             trace = Trace.from_claims(side.client.request("trace", timeout_s=timeout_s))
         except WorkerFailed as failed:
-            self._refuse(failed, side, "ghost", progress)
+            refuse(self.problem.id, failed, side, "ghost", progress)
         progress.launches = trace.seen
         if trace.structure != (wanted := check_set.variants[0].structure):
             reason = f"forward returns {readable(trace.structure)[:200]}, {wanted[:200]} expected"
             raise Refused(Status.INCORRECT_SHAPE, "check", reason)
-        ghost = replay.result(
-            built=stubbed, is_right=lambda worker: self._answers_right(worker, check_set, progress.device)
-        )
+        checks = self._bench(progress.device).checks
+        ghost = replay.result(built=stubbed, is_right=lambda worker: checks.answers_right(worker, check_set))
         first, launches = shares.first, trace.launches
         built = [request.source for request in side.client.built]
         progress.device_kernels = trace.device[0] if trace.device else ()
@@ -550,12 +499,6 @@ class ProblemSession:
             lambda builds: self._contestant(candidate, builds),
             lambda side: self._load(side, candidate, check_set, ghost=True),
         )
-
-    def _answers_right(self, side: Side, check_set: truth.CheckSet, device: Device | None) -> bool:
-        pool, plan = self._bench(device).clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
-        trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
-        found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
-        return found.judgement.status is None
 
     def _profile(self, check_set: truth.CheckSet, progress: Progress) -> None:
         """Where a winner's time goes, by replaying its kernels in a sandbox of their own; costs no verdict."""
@@ -594,46 +537,6 @@ class ProblemSession:
             self._on_stage("profile")
             static = None if candidate.backend == "cpp" else self._static_profile(candidate, progress)
             progress.profile = examination.profile(progress, static)
-
-    # ------------------------------------------------------------------------------------------ failures
-
-    def _note_builds(self, side: Side, progress: Progress) -> None:
-        """Keep the compiler's messages; a failed build refuses the candidate, whatever it made of the failure."""
-        if progress.screening:
-            self._screen_built(side, progress)
-        messages = [o.log for o in side.client.outcomes if o.log]
-        if messages:
-            progress.artifacts["compiler"] = "\n".join(messages)[:16_000]
-        failed = next((o for o in side.client.outcomes if o.product is None), None)
-        if failed is not None and failed.uncheckable:
-            raise Refused(Status.UNCHECKED, "build", failed.uncheckable)
-        if failed is not None:
-            first = next((line for line in failed.log.splitlines() if "error" in line), failed.log[:200])
-            status = Status.TIMEOUT if failed.problem == "timeout" else Status.COMPILE_ERROR
-            raise Refused(status, "build", f"the build failed: {first.strip()[:400]}")
-
-    def _screen_built(self, side: Side, progress: Progress) -> None:
-        """Screen the texts that were compiled: a candidate may have put them together at run time."""
-        for request in side.client.built:
-            result = screening.screen_source(request.source)
-            new = tuple(f for f in result.findings if f.rule not in {seen.rule for seen in progress.findings})
-            progress.findings += new
-            if result.status is not None:
-                raise Refused(result.status, "build", f"in what it had built: {result.reason}")
-
-    def _refuse(self, failed: WorkerFailed, side: Side, stage: FailedStage, progress: Progress) -> NoReturn:
-        """Turn the failure of a candidate's worker into its status; a twin's failure is the machine's."""
-        if failed.worker != "candidate":
-            raise MachineError(
-                f"the worker of baseline {failed.worker!r} failed while {self.problem.id} was timed: "
-                f"{failed.failure.message}",
-                hint="run it again; if it stays so, the reference needs more memory or time than the limits allow",
-            )
-        if tail := side.client.tail():
-            progress.artifacts["worker output"] = tail
-        self._note_builds(side, progress)
-        status, reason = status_of(failed.failure)
-        raise Refused(Status.QUARANTINED if stage == "confirm" else status, stage, reason)
 
 
 def _class_of(backend: Backend, device: Device | None) -> DeviceClass:

@@ -164,11 +164,12 @@ class Runner:
         """Take the door and the source; run a candidate's module code.
 
         Args:
-            fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU.
+            fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU
+                and what Triton has compiled for the candidate.
             device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
             tf32: whether torch's own products and convolutions of float32 may use TF32 there.
             checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels;
-                ``device`` where there is.
+                ``device`` where there is; ``builder`` where kernels are built and not run.
             ghost: launches of such kernels do nothing.
         """
         import torch
@@ -189,21 +190,7 @@ class Runner:
         if role == "candidate":
             self.filename = "<candidate>"
             self._provide_builds()
-            if checked_by == "interpreter":
-                from kernelwright.evaluator.backends import _triton_interpreter as interpreter
-
-                interpreter.install()
-                if ghost:
-                    interpreter.idle()
-            if checked_by == "emulator":
-                inline.set_emulator(f"/proc/self/fd/{fds[4]}")
-                if ghost:
-                    inline.make_idle()
-            if checked_by == "device" and ghost:
-                from kernelwright.evaluator.backends import _triton_launches
-
-                _triton_launches.idle()
-                inline.make_idle()
+            self._provide_backend(fds[4:], ghost=ghost)
             with blamed("import", self.filename), self._device_view():
                 self.module = load_candidate(self.source)
                 if not hasattr(self.module, "ModelNew"):
@@ -481,6 +468,28 @@ class Runner:
         inline.set_product_provider(self._product)
         inline.patch_load_inline(self._product)
 
+    def _provide_backend(self, fds: list[int], *, ghost: bool) -> None:
+        """Have kernels run, or not run, as ``checked_by`` and ``ghost`` say."""
+        if self.checked_by == "interpreter":
+            from kernelwright.evaluator.backends import _triton_interpreter as interpreter
+
+            interpreter.install()
+            if ghost:
+                interpreter.idle()
+        elif self.checked_by == "emulator":
+            inline.set_emulator(f"/proc/self/fd/{fds[0]}")
+        elif self.checked_by == "device":
+            from kernelwright.evaluator.backends import _triton_launches
+
+            if ghost:
+                _triton_launches.idle()
+            elif len(fds) > 1:
+                _triton_launches.lay_down(f"/proc/self/fd/{fds[1]}")
+        elif self.checked_by == "builder":
+            inline.only_build()
+        if ghost and self.checked_by in ("emulator", "device"):
+            inline.make_idle()
+
     def _product(self, request: Any) -> str:
         """Ask the referee for a build product; the path of a sealed shared object comes back."""
         source_fd = os.memfd_create("source")
@@ -527,12 +536,12 @@ class Runner:
 
     @contextlib.contextmanager
     def _device_view(self) -> Iterator[None]:
-        if not self._pretends:
+        if not self._pretends and self.checked_by != "builder":
             yield
             return
-        from kernelwright.evaluator.backends import _triton_interpreter as interpreter
+        from kernelwright.evaluator.backends._triton_device import pretended_device
 
-        with interpreter.cuda_as_cpu():
+        with pretended_device():
             yield
 
 

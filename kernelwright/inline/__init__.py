@@ -14,6 +14,7 @@ from kernelwright.inline._build import (
     check_flags,
     compile_command,
     extension_parts,
+    only_build,
     set_product_provider,
     torch_header_folders,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "header_command",
     "make_idle",
     "next_order",
+    "only_build",
     "parse_signatures",
     "patch_load_inline",
     "record_calls",

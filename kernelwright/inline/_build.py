@@ -27,6 +27,7 @@ __all__ = [
     "compile_command",
     "extension_parts",
     "extension_source_of",
+    "only_build",
     "set_product_provider",
     "torch_header_folders",
 ]
@@ -89,12 +90,24 @@ class BuildRequest:
 
 ProductProvider = Callable[[BuildRequest], str]
 _provider: ProductProvider | None = None
+_only_builds = False
 
 
 def set_product_provider(provider: ProductProvider | None) -> None:
     """From now on ask ``provider`` for every library (it returns a path); None goes back to building on the spot."""
     global _provider
     _provider = provider
+
+
+def only_build() -> None:
+    """From now on CUDA products are asked for and not loaded, so that no device is needed. For a worker that builds."""
+    global _only_builds
+    _only_builds = True
+
+
+def only_builds() -> bool:
+    """Whether CUDA products are only asked for in this process."""
+    return _only_builds
 
 
 def product_provider() -> ProductProvider | None:

@@ -10,12 +10,12 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.inline._build import BuildRequest, build, check_cuda_flags
+from kernelwright.inline._build import BuildRequest, build, check_cuda_flags, only_builds
 from kernelwright.inline._cuda_driver import driver_kernel, idle_on_device
 from kernelwright.inline._declarations import Signature, parse_kernel
 from kernelwright.inline._emulation import emulated_kernel, idle_emulated, is_emulated
 from kernelwright.inline._library import SCALARS, ArgumentError, convert, dtypes_of
-from kernelwright.inline._toolchain import define_flags
+from kernelwright.inline._toolchain import BuildError, define_flags
 
 __all__ = ["CudaKernel", "cuda", "make_idle"]
 
@@ -46,9 +46,15 @@ def cuda(
     path = build(BuildRequest("cuda", source, options, name))
     pairs = (flag[2:].partition("=") for flag in options if flag.startswith("-D"))
     signature = parse_kernel(source, name, {macro: body if eq else "1" for macro, eq, body in pairs})
+    if only_builds():
+        return CudaKernel(name, signature, _not_loaded)
     if is_emulated(path):
         return CudaKernel(name, signature, emulated_kernel(path))
     return CudaKernel(name, signature, driver_kernel(path, name))
+
+
+def _not_loaded(*launch: Any) -> None:
+    raise BuildError("this process builds kernels and runs none")
 
 
 def make_idle() -> None:

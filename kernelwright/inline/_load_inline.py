@@ -16,6 +16,7 @@ from kernelwright.inline._build import (
     check_cuda_flags,
     check_flags,
     extension_source_of,
+    only_builds,
 )
 from kernelwright.inline._emulation import emulated_module, is_emulated
 from kernelwright.inline._library import float_environment_kept
@@ -109,7 +110,22 @@ def _load_cuda(
     cpp_part = extension_source(cpp_sources, functions, headers=headers)
     source = extension_source_of(cpp_part, "\n".join([*included, *sources]) + "\n")
     path = build(BuildRequest("torch_cuda_extension", source, options, name))
+    if only_builds():
+        return _NotLoaded(name)
     return emulated_module(name, path) if is_emulated(path) else _import_extension(name, path)
+
+
+class _NotLoaded(ModuleType):
+    """Stands for an extension where it is only built: whatever is looked up can be kept, and not called."""
+
+    def __getattr__(self, function: str) -> Any:
+        if function.startswith("__"):
+            raise AttributeError(function)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            raise BuildError(f"{self.__name__}.{function}: this process builds kernels and runs none")
+
+        return call
 
 
 def _import_extension(name: str, path: str) -> ModuleType:

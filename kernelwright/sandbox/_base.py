@@ -106,6 +106,7 @@ class BaseSandbox(ABC):
         mounts: Sequence[Mount] = (),
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        cpus: Sequence[int] | None = None,
         stdin: bytes = b"",
         warm: bool = False,
     ) -> Completed:
@@ -120,6 +121,7 @@ class BaseSandbox(ABC):
             environment,
             tuple(mounts),
             argv=tuple(argv),
+            cpus=_given(cpus),
             files=dict(files),
             stdin=stdin,
             warm=warm and not stdin,
@@ -156,7 +158,7 @@ class BaseSandbox(ABC):
             name=name,
             entry=_check_entry(entry),
             sock=sock,
-            cpus=tuple(cpus) if cpus is not None else None,
+            cpus=_given(cpus),
             warm=warm,
         )
         with sock:
@@ -170,6 +172,7 @@ class BaseSandbox(ABC):
         limits: Limits | None = None,
         mounts: Sequence[Mount] = (),
         env: Mapping[str, str] | None = None,
+        cpus: Sequence[int] | None = None,
         max_reply_bytes: int = 64 << 20,
     ) -> dict[str, Any]:
         """See :class:`Sandbox`."""
@@ -183,6 +186,7 @@ class BaseSandbox(ABC):
                 tuple(mounts),
                 entry=_check_entry(entry),
                 sock=theirs,
+                cpus=_given(cpus),
                 max_reply_bytes=max_reply_bytes,
                 warm=True,
             )
@@ -447,6 +451,10 @@ def _check_entry(entry: str) -> str:
     if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise UsageError(f"{entry!r} is not of the form package.module:function")
     return entry
+
+
+def _given(cpus: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if cpus is None else tuple(cpus)
 
 
 def _check_names(files: Mapping[str, bytes]) -> None:

@@ -155,13 +155,14 @@ class Sandbox(Protocol):
         mounts: Sequence[Mount] = ...,
         env: Mapping[str, str] = ...,
         limits: Limits = ...,
+        cpus: Sequence[int] | None = ...,
         stdin: bytes = ...,
         warm: bool = ...,
     ) -> Completed:
         """Run one program to its end. ``files`` show read-only under /in; it starts in /job, an empty tmpfs.
 
         ``warm`` lets a fork of the zygote start it, where the rung has one for programs: as confined, and sooner. With
-        ``stdin`` it is started cold.
+        ``stdin`` it is started cold. ``cpus``: processors that it may use, all of ours where None.
 
         Raises:
             SandboxError: the sandbox could not be set up; nothing untrusted was run.
@@ -196,6 +197,7 @@ class Sandbox(Protocol):
         limits: Limits = ...,
         mounts: Sequence[Mount] = ...,
         env: Mapping[str, str] = ...,
+        cpus: Sequence[int] | None = ...,
         max_reply_bytes: int = ...,
     ) -> dict[str, Any]:
         """Call ``entry`` inside as ``function(payload) -> dict``, in a worker of its own; JSON both ways.

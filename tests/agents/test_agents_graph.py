@@ -200,3 +200,28 @@ def test_the_workbench_asks_equal_questions_once():
     bench = Workbench(lambda entry, payload: asked.append(entry) or {"answer": len(asked)})
     assert bench.call("a:b", {"x": 1}) == bench.call("a:b", {"x": 1}) == {"answer": 1}
     assert bench.call("a:b", {"x": 2}) == {"answer": 2}
+
+
+class ForesightfulCoder(ScriptedCoder):
+    """Knows what it will propose next."""
+
+    def foresee(self, context, pending):
+        return [
+            Candidate(problem_id=context.problem.id, source=f"after {pending.source[:2]} {i}", backend="cpp")
+            for i in (1, 2)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("coder", "ahead"),
+    [
+        (ForesightfulCoder(), ["v0", "after v0 1", "after v0 2", "v1", "after v1 1", "after v1 2"]),
+        (ScriptedCoder(), []),
+    ],
+    ids=["foresees", "does not"],
+)
+def test_what_comes_next_is_built_while_a_candidate_is_judged_but_in_the_last_round(checkpoints, coder, ahead):
+    step, built = Step(rounds=3, coder=coder), []
+    step.tools = dataclasses.replace(step.tools, build_ahead=lambda made: built.append(made.source.splitlines()[0]))
+    step.run(checkpoints)
+    assert built == ahead

@@ -51,6 +51,20 @@ def test_a_failed_default_is_repaired_by_a_safer_schedule(context):
     assert repaired.candidate.operator == "repair"
 
 
+def test_what_is_foreseen_comes_next_where_the_pending_one_brings_nothing(context):
+    coder = OfflineCoder()
+    context = grow(context, coder.propose(context), speedup=1.5, latency_ms=2.0)
+    context = grow(context, coder.propose(context), speedup=1.1, latency_ms=2.5)
+    pending = coder.propose(context)
+    foreseen = coder.foresee(context, pending.candidate)
+    assert len({pending.candidate.sha256, *(made.sha256 for made in foreseen)}) == 3
+    assert not {made.sha256 for made in foreseen} & {attempt.candidate.sha256 for attempt in context.attempts}
+    after = grow(context, pending, speedup=1.2, latency_ms=2.4)
+    unadvised = dataclasses.replace(after.attempts[-1], advice=None)
+    context = dataclasses.replace(after, attempts=(*after.attempts[:-1], unadvised))
+    assert coder.propose(context).candidate.sha256 in {made.sha256 for made in foreseen}
+
+
 def test_what_cannot_be_captured_says_why(context):
     refused = Workbench(lambda entry, payload: {"ok": False, "reason": "torch.export: data-dependent branch"})
     with pytest.raises(CoderError, match="data-dependent branch"):

@@ -206,6 +206,12 @@ class FakeSession:
         self.referee.point(f"judged {word} {confirm}")
         return evaluation
 
+    def builds_ahead(self, backend: str) -> bool:
+        return False
+
+    def build_ahead(self, candidate: Candidate) -> None:
+        raise AssertionError("nothing is built ahead here")
+
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         assert entry == LINT_ENTRY, "the scripted coder captures nothing"
         self.referee.linted.append(self.problem.name)

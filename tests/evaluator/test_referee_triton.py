@@ -101,6 +101,15 @@ def test_a_wrong_kernel_has_its_profile_too(judge):
     assert verdict.profile.kernels
 
 
+def test_a_candidate_that_ends_its_process_where_it_is_compiled_costs_only_the_profile(softmax):
+    ending = "None if type(x) is torch.Tensor else __import__('os')._exit(3)"
+    source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", ending)
+    made = Candidate(problem_id=softmax.problem.id, source=source, backend="triton")
+    verdict = softmax.judge(made, screen=False).verdict
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert "launches could not be captured" in verdict.profile.notes[0]
+
+
 def test_flow_that_depends_on_data_is_told_and_costs_only_the_profile(judge):
     verdict = judge(extra="assert float(y[0, 0]) > -1.0")
     assert verdict.status is Status.PASSED, verdict.reason

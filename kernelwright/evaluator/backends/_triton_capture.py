@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["capture"]
+__all__ = ["capture", "compile_ahead"]
 
 _WARP = 32
 _MOST_LAUNCHES = 96
@@ -44,6 +44,23 @@ def capture(payload: dict[str, Any]) -> dict[str, Any]:
         where = f" at line {last.lineno}" if last.filename == "<candidate>" else ""
         fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{where}"[:_LINE]
     return {"launches": recorder.launches, "fault": fault or (_GUESSED if recorder.guessed else "")}
+
+
+def compile_ahead(payload: dict[str, Any]) -> dict[str, Any]:
+    """Triton's own cache after one forward, compiled down to machine code for the one architecture that is named.
+
+    Args:
+        payload: as for :func:`capture`.
+
+    Returns:
+        ``folder`` and ``files``, see :func:`_triton_launches.gather`: a candidate's claims, for its own workers alone.
+    """
+    from kernelwright.evaluator.backends._triton_launches import gather
+
+    recorder = _Recorder([int(number) for number in payload["architectures"]], assembles=True)
+    with contextlib.suppress(Exception), recorder.recording():  # a candidate's code may raise anything
+        _forward(payload, recorder)
+    return gather()
 
 
 def _forward(payload: dict[str, Any], recorder: _Recorder) -> None:
@@ -110,7 +127,9 @@ class _Tensor:
 class _Recorder:
     """Compiles launches in place of running them."""
 
-    def __init__(self, architectures: list[int]) -> None:
+    def __init__(self, architectures: list[int], *, assembles: bool = False) -> None:
+        """``assembles``: down to machine code, as a launch does; else down to PTX."""
+        self._assembles = assembles
         self.launches: list[dict[str, Any]] = []
         self._architectures = architectures
         self._known: set[Any] = set()
@@ -132,7 +151,8 @@ class _Recorder:
 
         driver.set_active(self._driver())
         JITFunction.run = recorded
-        CUDABackend.make_cubin = lambda *rest: b""  # the referee assembles the PTX itself
+        if not self._assembles:
+            CUDABackend.make_cubin = lambda *rest: b""  # the referee assembles the PTX itself
         yield
 
     def record(self, run: Callable[..., Any], function: Any, arguments: Any, grid: Any, named: dict[str, Any]) -> Any:

@@ -1,0 +1,123 @@
+"""The check: all trials of all variants through the door, in the windows that timing uses as well."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kernelwright.evaluator._checking import Checker, worse
+from kernelwright.evaluator._checking import Finding as Checked
+from kernelwright.evaluator._client import Failure, WorkerFailed
+from kernelwright.evaluator._clockwork import Clockwork
+from kernelwright.evaluator._judging import Judgement
+from kernelwright.evaluator._pool import Pool
+from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._refusals import note_builds, refuse
+from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator._timing import Plan
+from kernelwright.evaluator._truth import CheckSet
+from kernelwright.records import Correctness, Problem
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator._referee import Referee
+
+__all__ = ["CheckStage"]
+
+_LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
+_POISON = 0xFF  # NaN in floats, -1 in signed integers
+_GHOST_TRIALS = 3
+_UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
+
+
+class CheckStage:
+    """Checks candidates of one problem on one device."""
+
+    def __init__(self, referee: Referee, problem: Problem, clockwork: Clockwork) -> None:
+        self._referee = referee
+        self._settings = referee.settings
+        self._problem = problem
+        self._clockwork = clockwork
+
+    def run(self, side: Side, check_set: CheckSet, progress: Progress) -> tuple[Pool, Plan]:
+        """All trials of all variants through the door; stops at the first window that is wrong.
+
+        The first variant comes last, so that the worker is ready for what follows.
+
+        Returns:
+            The pool that it has mapped then, and the plan of its windows.
+        """
+        worst, trials, reduced = Judgement(None, "", 0.0, 0.0, True), 0, False
+        try:
+            for index in reversed(range(len(check_set.variants))):
+                if len(check_set.variants) > 1:
+                    side.set_up(check_set.variants[index])
+                pool, plan, found = self._check_variant(side, check_set, index, progress)
+                worst, trials = worse(worst, found.judgement), trials + found.trials
+                reduced = reduced or found.reduced_precision
+                if worst.status is not None:
+                    break
+                side.leave(timeout_s=self._settings.call_timeout_s)
+        except WorkerFailed as failed:
+            refuse(self._problem.id, failed, side, "check", progress)
+        finally:
+            note_builds(side.client.built, side.client.outcomes, progress)
+        progress.correctness = Correctness(
+            trials=trials,
+            variants=len(check_set.variants),
+            check_set=check_set.id,
+            max_error=min(worst.load * worst.tolerance, _LARGEST_ERROR),
+            error_budget=worst.tolerance,
+            kernelbench_allclose=worst.allclose,
+        )
+        if reduced:
+            progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
+        if worst.status is not None:
+            raise Refused(worst.status, "check", worst.reason)
+        return pool, plan
+
+    def _check_variant(
+        self, side: Side, check_set: CheckSet, index: int, progress: Progress
+    ) -> tuple[Pool, Plan, Checked]:
+        if progress.runs_for_real:
+            pool, plan = self._clockwork.rehearse(side, check_set, index)
+        else:
+            pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
+        return pool, plan, self._checker(side, pool, plan).check(check_set.trials[index])
+
+    def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
+        tolerance = self._problem.meta.tolerance
+        return Checker(
+            side,
+            pool,
+            plan,
+            tolerance_scale=tolerance.scale,
+            reduced_precision=bool(tolerance.reduced_precision or self._settings.allow_precision),
+            call_timeout_s=self._settings.call_timeout_s,
+            before_pass=lambda number: self._guard(side, pool, _POISON if number == 0 else None),
+        )
+
+    def _guard(self, side: Side, pool: Pool, byte: int | None) -> None:
+        """Poison and guard the memory of a worker's tensors while it goes through the first pass of a check.
+
+        Raises:
+            WorkerFailed: it wrote outside of its tensors.
+        """
+        side.leave(timeout_s=self._settings.call_timeout_s)
+        library = [] if byte is None else [self._referee.guard_library.memfd()]
+        try:
+            reply = side.client.request("guard", timeout_s=SETUP_TIMEOUT_S, fds=library, byte=byte)
+        finally:
+            for fd in library:
+                os.close(fd)
+        claimed = reply.get("violations")
+        if isinstance(claimed, list) and claimed:
+            raise WorkerFailed(Failure("fault", "output", f"the kernel {str(claimed[0])[:200]}"), side.name)
+        side.enter(pool)
+        side.freeze()
+
+    def answers_right(self, side: Side, check_set: CheckSet) -> bool:
+        """Whether a worker that is set up gives some right answers."""
+        pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
+        trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
+        found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
+        return found.judgement.status is None

@@ -1,0 +1,179 @@
+"""Compile lanes: candidates for a device are built on cores that nothing is timed on, while it is busy with another.
+
+A build pass is no contestant. Its worker sees no device, no weights and no inputs, imports the candidate and constructs
+it, and asks for builds on the way; the build service answers, and keeps each product under the hash of what it was made
+of. So nothing that a pass says is believed, and the contestant that comes later finds its products made. What Triton
+compiles by itself is compiled the same way under fake tensors, and handed to the candidate's own workers alone.
+
+Where no cores are left over there are no lanes: beside what is timed on the same cores nothing is to be built.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright import inline
+from kernelwright.errors import SandboxError
+from kernelwright.evaluator._build import BuildOutcome
+from kernelwright.evaluator._client import WorkerFailed
+from kernelwright.evaluator._clock import Door
+from kernelwright.evaluator._truth import Variant
+from kernelwright.records import Candidate, Problem
+from kernelwright.sandbox import WorkerFailed as CallFailed
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator._referee import Referee
+
+__all__ = ["BuildAhead", "BuildPass", "CompileLanes", "pick_lanes"]
+
+_MOST_LANES = 4
+_PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
+_MOST_KEPT = 16  # passes whose candidates were not asked for yet
+_MOST_COMPILED = 32 << 20  # bytes of what Triton compiled for one candidate
+_COMPILE = "kernelwright.evaluator.backends._triton_capture:compile_ahead"
+
+
+class BuildPass(NamedTuple):
+    """What a candidate had built, in order; ``compiled`` is what Triton compiled for it, empty where nothing was."""
+
+    built: tuple[inline.BuildRequest, ...]
+    outcomes: tuple[BuildOutcome, ...]
+    compiled: bytes = b""
+
+
+class CompileLanes:
+    """Threads that wait for builds, and the processors that those may use. Shared by all sessions of a referee."""
+
+    def __init__(self, count: int, cpus: Sequence[int]) -> None:
+        self.cpus = tuple(cpus)
+        self.count = count
+        self._threads = ThreadPoolExecutor(count, "compile lane") if count else None
+
+    def submit(self, work: Callable[[], BuildPass]) -> Future[BuildPass] | None:
+        """Do ``work`` when a lane is free; None where there are no lanes."""
+        return None if self._threads is None else self._threads.submit(work)
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for what has begun."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+
+def pick_lanes(asked: int | str, cpus: Sequence[int], threads: int) -> tuple[int, Sequence[int]]:
+    """How many lanes, and their processors: those that neither the referee's clock nor the worker's threads take.
+
+    Args:
+        asked: a number, or "auto" for one for each processor left over, up to 4.
+        cpus: processors that may be used, sorted; the first is the referee's, the last ``threads`` the workers'.
+    """
+    left = cpus[1:-threads] if len(cpus) > threads + 1 else []
+    if isinstance(asked, str):
+        return min(len(left), _MOST_LANES), left
+    return asked, left or cpus
+
+
+class BuildAhead:
+    """The build passes of one problem's candidates."""
+
+    def __init__(self, referee: Referee, problem: Problem, variant: Callable[[Candidate], Variant | None]) -> None:
+        """``variant``: the shapes that a candidate is constructed for, where they are known."""
+        self._referee = referee
+        self._problem = problem
+        self._variant = variant
+        self._passes: dict[str, Future[BuildPass]] = {}
+
+    def submit(self, candidate: Candidate) -> None:
+        """Begin a candidate's pass as soon as a lane is free, unless it has one."""
+        if candidate.sha256 in self._passes:
+            return
+        begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
+        if begun is not None:
+            self._passes[candidate.sha256] = begun
+        for old in list(self._passes)[:-_MOST_KEPT]:
+            self._passes.pop(old).cancel()
+
+    def take(self, candidate: Candidate) -> BuildPass | None:
+        """The pass of a candidate that is wanted now, before all that has not begun; None where there are no lanes."""
+        if (begun := self._passes.pop(candidate.sha256, None)) is None or begun.cancelled():
+            self._withdraw()
+            begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
+        with suppress(CancelledError):
+            return None if begun is None else begun.result()
+        return None
+
+    def close(self) -> None:
+        """Forget what nobody asked for, and wait for what has begun."""
+        self._withdraw()
+        for begun in self._passes.values():
+            with suppress(Exception):  # whatever went wrong there, nobody asked for it
+                begun.result()
+        self._passes.clear()
+
+    def _withdraw(self) -> None:
+        self._passes = {name: begun for name, begun in self._passes.items() if not begun.cancel()}
+
+    def _pass(self, candidate: Candidate) -> BuildPass:
+        """Import and construct a candidate where it can build and nothing else.
+
+        Raises:
+            MachineError: a fault of ours or of the machine.
+        """
+        try:
+            source = inline.apply_knobs(candidate.source, candidate.knobs)
+        except (ValueError, SyntaxError):
+            return BuildPass((), ())
+        referee, variant = self._referee, self._variant(candidate)
+        door = Door(referee.door_library)
+        try:
+            client = referee.worker(
+                "kernelwright.evaluator._worker:main",
+                name="candidate",
+                builds=referee.builds,
+                cpus=referee.compile_lanes.cpus,
+            )
+            try:
+                mode = self._problem.meta.mode
+                referee.load(
+                    client, door, source, role="candidate", mode=mode, checked_by="builder", timeout_s=_PASS_TIMEOUT_S
+                )
+                if variant is not None:
+                    client.request(
+                        "construct",
+                        timeout_s=_PASS_TIMEOUT_S,
+                        init=variant.init,
+                        variant=variant.constants,
+                        plan=variant.plan.to_json(),
+                    )
+            except WorkerFailed:
+                pass  # it may need its device for that; the contestant's own import decides
+            finally:
+                client.close()
+        finally:
+            door.close()
+        compiled = self._compile(source) if candidate.backend == "triton" else b""
+        return BuildPass(tuple(client.built), tuple(client.outcomes), compiled)
+
+    def _compile(self, source: str) -> bytes:
+        """What Triton compiles for the device that is here during one forward, for its own workers to lay down."""
+        device = self._referee.device
+        if device is None or not device.is_gpu:
+            return b""
+        payload: Mapping[str, object] = {
+            "source": source,
+            "problem": self._problem.source,
+            "variant": dict(self._problem.meta.variants_for("gpu")[0]),
+            "mode": self._problem.meta.mode,
+            "architectures": [int("".join(filter(str.isdigit, device.architecture)))],
+        }
+        limits = self._referee.limits(wall_s=self._referee.settings.capture_timeout_s, allow_exec=True)
+        try:
+            reply = self._referee.sandbox.call(
+                _COMPILE, payload, limits=limits, cpus=self._referee.compile_lanes.cpus, max_reply_bytes=_MOST_COMPILED
+            )
+        except (SandboxError, CallFailed):
+            return b""
+        return json.dumps(reply).encode()

@@ -1,0 +1,251 @@
+"""Builds ahead of the device's lane: what they may use, that they need no lane, and that nothing depends on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from referee_candidates import KERNEL, candidate
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem
+
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes
+from kernelwright.records import Candidate, Status
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def rehearsal(referee, tmp_path_factory):
+    settings = referee.settings.with_values(
+        device="rehearsal",
+        compile_lanes=1,
+        looks=(3, 6),
+        noise_bound=0.3,
+        cache_dir=str(tmp_path_factory.mktemp("lanes")),
+    )
+    with Referee(settings) as made:
+        yield made
+
+
+@pytest.fixture
+def session(rehearsal):
+    with rehearsal.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",)) as opened:
+        yield opened
+
+
+def own(name: str, **options) -> Candidate:
+    """A candidate whose kernel no other one has."""
+    source = candidate(kernel=f"// {name}\n{KERNEL}", **options)
+    return Candidate(problem_id="softmax", source=source, backend="cpp")
+
+
+def products(referee) -> set[str]:
+    return {path.parent.name for path in (referee.settings.cache_dir / "products").glob("*/product.so")}
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "threads", "lanes"),
+    [
+        ("auto", [0, 1], 1, (0, [])),
+        ("auto", [0, 1, 2], 1, (1, [1])),
+        ("auto", [0, 1, 2, 3, 4, 5], 2, (3, [1, 2, 3])),
+        ("auto", list(range(16)), 1, (4, list(range(1, 15)))),
+        (2, [0, 1], 1, (2, [0, 1])),
+        (1, list(range(8)), 2, (1, [1, 2, 3, 4, 5])),
+        (0, list(range(8)), 1, (0, list(range(1, 7)))),
+    ],
+)
+def test_lanes_take_no_core_that_something_is_timed_on(asked, cpus, threads, lanes):
+    assert pick_lanes(asked, cpus, threads) == lanes
+
+
+def test_without_a_device_nothing_is_built_ahead(softmax, referee):
+    before = products(referee)
+    assert not softmax.builds_ahead("cpp")
+    softmax.build_ahead(own("no device"))
+    softmax._ahead.close()
+    assert products(referee) == before
+
+
+def test_what_is_built_ahead_is_there_when_it_is_judged(rehearsal, session):
+    assert session.builds_ahead("cpp")
+    before = products(rehearsal)
+    session.build_ahead(own("ahead"))
+    assert session._ahead.take(own("ahead")).outcomes
+    made = products(rehearsal) - before
+    assert len(made) == 1
+    assert session.judge(own("ahead"), time=False).verdict.status is Status.PASSED
+    assert products(rehearsal) - before == made
+
+
+def test_kernels_that_are_built_in_the_constructor_are_built_ahead_too(rehearsal, session):
+    late = own("constructor").source.replace("lib = cpp(SOURCE, flags=())", "")
+    late = late.replace(
+        "    def forward",
+        "    def __init__(self):\n        super().__init__()\n        self.lib = cpp(SOURCE)\n\n    def forward",
+    )
+    made = Candidate(problem_id="softmax", source=late.replace("        lib.", "        self.lib."), backend="cpp")
+    before = products(rehearsal)
+    session.build_ahead(made)
+    assert session._ahead.take(made).outcomes
+    assert len(products(rehearsal) - before) == 1
+    assert session.judge(made, time=False).verdict.status is Status.PASSED
+
+
+def test_a_build_that_fails_never_takes_the_lane_of_the_device(rehearsal, session):
+    broken = Candidate(problem_id="softmax", source=candidate(kernel="this is no C++"), backend="cpp")
+    with rehearsal.lane():  # whoever asks for it now waits for ever
+        verdict = session.judge(broken).verdict
+    assert verdict.status is Status.COMPILE_ERROR
+    assert verdict.failed_stage == "build"
+    assert "the build failed" in verdict.reason
+
+
+def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
+    before, built, verdicts = products(rehearsal), threading.Event(), []
+    build = rehearsal.builds.build
+
+    def watched(message, source):
+        outcome = build(message, source)
+        built.set()
+        return outcome
+
+    rehearsal.builds.build = watched
+    judging = threading.Thread(
+        target=lambda: verdicts.append(session.judge(own("in the meantime"), time=False).verdict)
+    )
+    try:
+        with rehearsal.lane():
+            judging.start()
+            assert built.wait(WAIT_S)
+            assert len(products(rehearsal) - before) == 1
+            assert not verdicts
+        judging.join(WAIT_S)
+    finally:
+        del rehearsal.builds.build
+    assert verdicts[0].status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    "top",
+    ["raise RuntimeError('no device here')", "import os; os._exit(3)"],
+    ids=["raises", "ends"],
+)
+def test_a_pass_that_goes_wrong_leaves_the_verdict_to_the_contestant(session, top):
+    only_there = f"import kernelwright.inline._build as b\nif b.only_builds():\n    {top}"
+    made = Candidate(problem_id="softmax", source=candidate(top=only_there), backend="cpp")
+    assert session.judge(made, time=False, screen=False).verdict.status is Status.PASSED
+
+
+def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
+    lanes, order, begun, go = CompileLanes(1, ()), [], threading.Event(), threading.Event()
+
+    class Noting(BuildAhead):
+        def _pass(self, made):
+            order.append(made.source)
+            begun.set()
+            assert go.wait(WAIT_S)
+            return BuildPass((), ())
+
+    referee = type("R", (), {"compile_lanes": lanes})()
+    ahead = Noting(referee, make_problem(SOFTMAX_PROBLEM, "softmax"), lambda made: None)
+    named = [
+        Candidate(problem_id="softmax", source=name, backend="cpp") for name in ("first", "second", "third", "now")
+    ]
+    for made in named[:3]:
+        ahead.submit(made)
+        ahead.submit(made)
+    assert begun.wait(WAIT_S)
+    threading.Timer(0.0, go.set).start()
+    assert ahead.take(named[3]) == BuildPass((), ())
+    assert order == ["first", "now"]
+    assert ahead.take(named[1]) == BuildPass((), ())
+    ahead.close()
+    assert order == ["first", "now", "second"]
+    lanes.close()
+
+
+def test_an_import_that_only_builds_loads_nothing():
+    lines = """
+from kernelwright import inline
+import torch.utils.cpp_extension as extension
+asked = []
+inline.set_product_provider(lambda request: asked.append(request) or "/nowhere")
+inline.patch_load_inline(lambda request: asked.append(request) or "/nowhere")
+inline.only_build()
+kernel = inline.cuda("__global__ void twice(float* x) {}", "twice")
+module = extension.load_inline("ext", "void go();", "void go() {}", functions=["go"])
+go = module.go
+for call in (lambda: kernel[1, 1](None), go):
+    try:
+        call()
+    except inline.BuildError as error:
+        print(error.message)
+print([request.language for request in asked], hasattr(module, "__path__"))
+"""
+    said = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.endswith("this process builds kernels and runs none") for line in said[:2]] == [True, True]
+    assert said[2] == "['cuda', 'torch_cuda_extension'] False"
+
+
+TRITON = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.autotune(configs=[triton.Config({"B": 64}), triton.Config({"B": 128})], key=["n"])
+@triton.jit
+def twice(x, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        twice[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, y, x.numel())
+        return y
+"""
+COMPILE_TWICE = """
+import json, os, sys
+from pathlib import Path
+payload = json.load(open(sys.argv[1]))
+if len(sys.argv) > 2:
+    from kernelwright.evaluator.backends._triton_launches import lay_down
+    lay_down(sys.argv[2])
+from triton import knobs
+hits = []
+knobs.compilation.listener = lambda *, src, metadata, metadata_group, times, cache_hit: hits.append(cache_hit)
+from kernelwright.evaluator.backends._triton_capture import compile_ahead
+kept = compile_ahead(payload)
+print(json.dumps({"hits": hits, "kept": kept}))
+"""
+
+
+def compile_in(folder, payload, *kept) -> dict:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(folder), "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", COMPILE_TWICE, str(payload), *map(str, kept)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=WAIT_S, check=True)
+    return json.loads(done.stdout)
+
+
+def test_what_triton_compiled_ahead_is_found_by_a_later_process_elsewhere(tmp_path):
+    problem = make_problem(SOFTMAX_PROBLEM, "softmax")
+    payload = tmp_path / "payload.json"
+    asked = {"source": TRITON, "problem": problem.source, "mode": "eval", "architectures": [90]}
+    payload.write_text(json.dumps({**asked, "variant": dict(problem.meta.variants_for("gpu")[0])}))
+    first = compile_in(tmp_path / "one", payload)
+    assert first["hits"] == [False, False]
+    assert {name.rpartition(".")[2] for name in first["kept"]["files"]} >= {"cubin", "json"}
+    kept = tmp_path / "kept.json"
+    escape = {"../../out": "", "a/../../out": "", "/a/out": "", "./out": ""}
+    kept.write_text(json.dumps({**first["kept"], "files": {**first["kept"]["files"], **escape}}))
+    assert compile_in(tmp_path / "two", payload, kept)["hits"] == [True, True]
+    assert not list(tmp_path.rglob("out"))
