@@ -31,6 +31,7 @@ TOGETHER = (  # these judge with a referee and time nothing
     "evaluator/test_gpu_coverage.py",
     "evaluator/test_referee_cuda.py",
     "evaluator/test_referee_triton.py",
+    "evaluator/test_torch_headers.py",
 )
 
 

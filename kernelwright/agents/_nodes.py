@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from kernelwright.agents._ledger import Ledger
-from kernelwright.agents._roles import Attempt, Coder, Foresees, Judge, StepContext, Workbench
+from kernelwright.agents._roles import Attempt, Coder, Foresees, Judge, Proposal, StepContext, Workbench
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem
 
 
@@ -121,7 +121,7 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     candidate = tools.ledger.proposal(pending["proposal"])
     evaluation_id = tools.ledger.find_evaluation(candidate)
     if evaluation_id is None:
-        _build_what_comes_next(tools, state, candidate)
+        _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
         calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
         evaluation_id = tools.ledger.record(tools.evaluate(candidate), step=state["round"], calls=calls)
     entry = AttemptState(
@@ -134,11 +134,12 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     return {"pending": None, "attempts": [*state["attempts"], entry]}
 
 
-def _build_what_comes_next(tools: StepTools, state: StepState, pending: Candidate) -> None:
+def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal) -> None:
     """While ``pending`` is judged, have those built that will probably follow."""
     if tools.build_ahead is not None and isinstance(tools.coder, Foresees) and state["round"] + 1 < state["rounds"]:
-        for candidate in (pending, *tools.coder.foresee(context_of(tools, state), pending)):
-            tools.build_ahead(candidate)
+        for candidate in (pending.candidate, *tools.coder.foresee(context_of(tools, state), pending)):
+            if candidate is not None:
+                tools.build_ahead(candidate)
 
 
 def advise(tools: StepTools, state: StepState) -> dict[str, Any]:

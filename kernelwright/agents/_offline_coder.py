@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
-from kernelwright.agents._moves import effects, ranked_moves
+from kernelwright.agents._moves import Effect, effects, ranked_moves
 from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt
+from kernelwright.agents._roofline import Bound
 from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, Status
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from kernelwright.codegen import Generated
 
 SEED = "inductor"
-FORESEEN = 2
+SUPPOSED_GAIN = 0.03  # of a change that is not judged yet, as a log-ratio, either way
 NUMERICAL = frozenset({Status.INCORRECT_NUMERICAL})
 
 
@@ -38,25 +39,32 @@ class OfflineCoder:
 
     name = "offline"
 
-    def foresee(self, context: StepContext, pending: Candidate) -> Sequence[Candidate]:
-        """See :class:`Foresees`: the changes that come next where ``pending`` changes nothing about what is best.
+    def foresee(self, context: StepContext, pending: Proposal) -> Sequence[Candidate]:
+        """See :class:`Foresees`: the next change where ``pending`` is a little worse than the best, and where better.
 
         Raises:
             CoderError, UsageError: as :meth:`propose`.
         """
+        assert pending.candidate is not None
         plan = blueprint(context)
         base = base_attempt(context)
-        schedule = _schedule_of(base, plan)
-        tried = {pending.sha256, *(attempt.candidate.sha256 for attempt in context.attempts)}
-        found = []
-        for wish in _next_changes(context, plan, base, schedule, _origin(context)):
-            generated = _write(context, plan, wish)
-            candidate = None if generated is None else _candidate(context, wish, generated)
-            if candidate is not None and candidate.sha256 not in tried:
-                found.append(candidate)
-            if len(found) == FORESEEN:
-                break
-        return found
+        before = _schedule_of(base, plan)
+        after = pending.action.get("schedule") or before
+        known = effects(context.attempts, context.baseline)
+        found = {pending.candidate.sha256: pending.candidate}
+        tried = {attempt.candidate.sha256 for attempt in context.attempts}
+        for schedule, gain in ((before, -SUPPOSED_GAIN), (after, SUPPOSED_GAIN)):
+            supposed = [
+                Effect(knob, before.get(knob), value, gain)
+                for knob, value in (pending.action.get("change") or {}).items()
+            ]
+            for wish in _changes(plan, base, schedule, _origin(context), _bound(context), [*known, *supposed]):
+                generated = _write(context, plan, wish)
+                candidate = None if generated is None else _candidate(context, wish, generated)
+                if candidate is not None and candidate.sha256 not in {*found, *tried}:
+                    found[candidate.sha256] = candidate
+                    break
+        return list(found.values())[1:]
 
     def propose(self, context: StepContext) -> Proposal:
         """The next candidate that was not judged yet on this problem.
@@ -91,19 +99,26 @@ def _wishes(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
     schedule = _schedule_of(base, plan)
     origin = _origin(context)
     yield from _advised(context, plan, base, schedule, origin)
-    yield from _next_changes(context, plan, base, schedule, origin)
+    known = effects(context.attempts, context.baseline)
+    yield from _changes(plan, base, schedule, origin, "unknown", known)
 
 
 def _origin(context: StepContext) -> str:
     return "repair" if context.attempts and context.best is None else "knob"
 
 
-def _next_changes(
-    context: StepContext, plan: Blueprint, base: Attempt | None, schedule: Schedule, origin: str
+def _bound(context: StepContext) -> Bound:
+    """What the profile says that the best kernel is limited by, where it says so."""
+    best = context.best
+    found = "unknown" if best is None or best.verdict.profile is None else best.verdict.profile.bound
+    return "latency" if found == "launch" else found
+
+
+def _changes(
+    plan: Blueprint, base: Attempt | None, schedule: Schedule, origin: str, bound: Bound, known: Sequence[Effect]
 ) -> Iterator[Wish]:
     """Changes of a schedule, the most promising first by what earlier ones did."""
-    known = effects(context.attempts, context.baseline)
-    for move in ranked_moves(plan.space, schedule, "unknown", known):
+    for move in ranked_moves(plan.space, schedule, bound, known):
         why = f"{move.knob} = {move.value}, the next change not tried yet"
         yield Wish(origin, move.apply(schedule), {move.knob: move.value}, base, why)
 

@@ -127,7 +127,7 @@ class Coder(Protocol):
 class Foresees(Protocol):
     """A Coder that can say what it will probably write next, so that it can be built while something else is timed."""
 
-    def foresee(self, context: StepContext, pending: Candidate) -> Sequence[Candidate]:
+    def foresee(self, context: StepContext, pending: Proposal) -> Sequence[Candidate]:
         """Candidates likely to follow while ``pending`` is judged, the likeliest first; nothing binds it to them."""
         ...
 

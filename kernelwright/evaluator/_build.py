@@ -7,10 +7,11 @@ no candidate can put a product where another one would find it, and equal source
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from kernelwright import inline
 from kernelwright.errors import MachineError, MissingToolError
 from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
 from kernelwright.evaluator._product_cache import ProductCache
+from kernelwright.evaluator._torch_headers import PREAMBLE, TorchHeaders
 from kernelwright.evaluator.backends import (
     MAX_SOURCE_BYTES,
     Assembled,
@@ -30,7 +32,7 @@ from kernelwright.evaluator.backends import (
     emulator_command,
     emulator_version,
 )
-from kernelwright.sandbox import Limits, Sandbox, product_memfd
+from kernelwright.sandbox import Limits, Mount, Sandbox, product_memfd
 
 MAX_PRODUCT_BYTES = 32 << 20
 _CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
@@ -80,6 +82,7 @@ class BuildService:
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._headers = PrecompiledHeaders(sandbox, cache_dir, self._limits())
+        self._torch_headers = TorchHeaders(sandbox, cache_dir, self._limits())
 
     def _limits(self, times: int = 1) -> Limits:
         return Limits(
@@ -103,6 +106,8 @@ class BuildService:
                 return self._build_for_device(request, started)
             if "cuda" in language:
                 return self._build_cuda(request, started)
+            if language == "torch_extension":
+                return self._build_extension(request, started)
             command = inline.compile_command(request, "/job/product.so", "/in/kernel.cpp")
         except inline.BuildError as error:
             return BuildOutcome("", None, str(error), time.monotonic() - started, False)
@@ -112,10 +117,50 @@ class BuildService:
             product, log = stored
             return BuildOutcome(key, product, log, time.monotonic() - started, True)
         files = {"kernel.cpp": source.encode()}
-        if language == "cpp" and (headers := self._headers.files(source, request.flags)):
+        if headers := self._headers.files(source, request.flags):
             files |= headers
             command += ["-include", f"/in/{HEADER_NAME}"]
         return self._compile(key, command, files, started)
+
+    def _build_extension(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
+        """A C++ extension: with the few of torch's headers that most need, and with all where those do not do.
+
+        Raises:
+            BuildError: an option is not allowed, or the extension's name is no identifier.
+        """
+        fewer, all_of_them = (
+            inline.compile_command(request, "/job/product.so", "/in/kernel.cpp", fewer_headers=fewer)
+            for fewer in (True, False)
+        )
+        compiler = f"{shlex.join(fewer)}\0{inline.compiler_version()}\0{inline.torch_version()}"
+        key = hashlib.sha256(f"{request.key}\0{compiler}".encode()).hexdigest()
+        if (stored := self._cache.load(key)) is not None:
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        files = {"kernel.cpp": request.source.encode()}
+        with self._torch_preamble(request.source, request.flags) as mounts:
+            before = ["-include", PREAMBLE] if mounts else []
+            made = self._compile(key, [*fewer, *before], files, started, mounts=mounts)
+        if made.product is not None or made.problem:
+            return made
+        with_all = self._compile(key, [*all_of_them, "-Wfatal-errors"], files, started)  # up to the first, to save time
+        if with_all.product is None and _first_error(made.log) == _first_error(with_all.log):
+            return made._replace(seconds=with_all.seconds)
+        return with_all
+
+    @contextlib.contextmanager
+    def _torch_preamble(self, source: str, flags: Sequence[str]) -> Iterator[list[Mount]]:
+        """What to show the builder of a C++ source that begins with torch's header; what is wanted is made beside."""
+        if not source.startswith(inline.EXTENSION_INCLUDE):
+            yield []
+            return
+        mount = self._torch_headers.mount(flags)
+        if mount is not None or not self._torch_headers.is_wanted(flags):
+            yield [] if mount is None else [mount]
+            return
+        with ThreadPoolExecutor(1, "torch headers") as beside:
+            making = beside.submit(self._torch_headers.make, flags)
+            yield []
+            making.result()
 
     def _build_cuda(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
         """CUDA without a device: whether it compiles for one, and a product that runs it on the CPU.
@@ -175,25 +220,43 @@ class BuildService:
             MissingToolError: no compiler for CUDA.
         """
         inline.check_cuda_flags(request.flags)
-        source, out = "/in/kernel.cu", "/job/product.so"
         try:
-            if request.language == "cuda":
-                command = inline.cubin_command(self._architecture, request.name, request.flags, source, out)
-                files = {"kernel.cu": inline.cubin_source(request.source, request.name).encode()}
-            else:
-                sources = ("/in/main.cpp", source)
-                command = inline.extension_command(self._architecture, request.flags, request.name, sources, out)
-                host, kernels = inline.extension_parts(request.source)
-                files = {"main.cpp": host.encode(), "kernel.cu": kernels.encode()}
             compilers = f"{inline.cuda_compiler()}\0{inline.compiler_version()}"
+            if request.language == "torch_cuda_extension":
+                return self._build_device_extension(request, compilers, started)
+            command = inline.cubin_command(
+                self._architecture, request.name, request.flags, "/in/kernel.cu", "/job/product.so"
+            )
         except inline.BuildError as error:
             raise MissingToolError(error.message, hint="or choose another backend: --backend cpp") from None
         key = hashlib.sha256(f"device\0{request.key}\0{shlex.join(command)}\0{compilers}".encode()).hexdigest()
-        stored = self._cache.load(key)
-        if stored is not None:
+        if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
-        limits = self._limits(_EXTENSION_TIMES if request.language == "torch_cuda_extension" else 1)
-        return self._compile(key, command, files, started, limits)
+        files = {"kernel.cu": inline.cubin_source(request.source, request.name).encode()}
+        return self._compile(key, command, files, started)
+
+    def _build_device_extension(self, request: inline.BuildRequest, compilers: str, started: float) -> BuildOutcome:
+        """An extension for the device that is here: with few of torch's headers, and with all where those do not do."""
+        sources, out = ("/in/main.cpp", "/in/kernel.cu"), "/job/product.so"
+        host, kernels = inline.extension_parts(request.source)
+        files = {"main.cpp": host.encode(), "kernel.cu": kernels.encode()}
+
+        def command(*, fewer: bool, preamble: str = "") -> list[str]:
+            return inline.extension_command(
+                self._architecture, request.flags, request.name, sources, out, fewer_headers=fewer, preamble=preamble
+            )
+
+        named = f"device\0{request.key}\0{shlex.join(command(fewer=True))}\0{compilers}\0{inline.torch_version()}"
+        key = hashlib.sha256(named.encode()).hexdigest()
+        if (stored := self._cache.load(key)) is not None:
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        limits = self._limits(_EXTENSION_TIMES)
+        with self._torch_preamble(host, ()) as mounts:
+            quick = command(fewer=True, preamble=PREAMBLE if mounts else "")
+            made = self._compile(key, quick, files, started, limits, mounts=mounts)
+        if made.product is None and not made.problem:
+            made = self._compile(key, command(fewer=False), files, started, limits)
+        return made
 
     def device_code(self, source: str, name: str, architecture: str) -> bytes:
         """Machine code of a kernel of our own.
@@ -249,12 +312,23 @@ class BuildService:
         return Assembled(stored[1], stored[0].decode(errors="replace"))
 
     def _compile(
-        self, key: str, command: list[str], files: Mapping[str, bytes], started: float, limits: Limits | None = None
+        self,
+        key: str,
+        command: list[str],
+        files: Mapping[str, bytes],
+        started: float,
+        limits: Limits | None = None,
+        mounts: Sequence[Mount] = (),
     ) -> BuildOutcome:
         script = f"{shlex.join(command)} && cat /job/product.so"
         for _ in range(_BUILD_TRIES):
             done = self._sandbox.run(
-                ["/bin/sh", "-c", script], files=files, limits=limits or self._limits(), cpus=self._cpus, warm=True
+                ["/bin/sh", "-c", script],
+                files=files,
+                mounts=mounts,
+                limits=limits or self._limits(),
+                cpus=self._cpus,
+                warm=True,
             )
             if not (done.reason == "signal" or b"Killed signal" in done.stderr):
                 break
@@ -269,3 +343,8 @@ class BuildService:
         if key:
             self._cache.keep(key, done.stdout, log)
         return BuildOutcome(key, done.stdout, log, seconds, False)
+
+
+def _first_error(log: str) -> str:
+    """The compiler's first error, without the place where it is."""
+    return next((line.partition("error: ")[2] for line in log.splitlines() if "error: " in line), "")

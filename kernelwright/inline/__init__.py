@@ -8,15 +8,20 @@ and does not import torch.
 from __future__ import annotations
 
 from kernelwright.inline._build import (
+    EXTENSION_INCLUDE,
+    TORCH_HEADERS,
     BuildRequest,
     build,
     check_cuda_flags,
     check_flags,
     compile_command,
     extension_parts,
+    extension_source_of,
     only_build,
     set_product_provider,
     torch_header_folders,
+    torch_preamble_command,
+    torch_version,
 )
 from kernelwright.inline._cpp import cpp
 from kernelwright.inline._cuda import CudaKernel, cuda, make_idle
@@ -43,6 +48,8 @@ from kernelwright.inline._recording import record_calls
 from kernelwright.inline._toolchain import BuildError, compiler_version, header_command
 
 __all__ = [
+    "EXTENSION_INCLUDE",
+    "TORCH_HEADERS",
     "ArgumentError",
     "BuildError",
     "BuildRequest",
@@ -67,6 +74,7 @@ __all__ = [
     "extension_command",
     "extension_cubin_command",
     "extension_parts",
+    "extension_source_of",
     "header_command",
     "make_idle",
     "next_order",
@@ -79,4 +87,6 @@ __all__ = [
     "set_emulator",
     "set_product_provider",
     "torch_header_folders",
+    "torch_preamble_command",
+    "torch_version",
 ]

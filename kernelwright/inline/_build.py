@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import re
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from kernelwright.inline._toolchain import BuildError, build_cached, build_locally, cpp_command
 
 __all__ = [
+    "EXTENSION_INCLUDE",
+    "TORCH_HEADERS",
     "BuildRequest",
     "ProductProvider",
     "build",
@@ -30,6 +34,10 @@ __all__ = [
     "only_build",
     "set_product_provider",
     "torch_header_folders",
+    "torch_options",
+    "torch_preamble_command",
+    "torch_root",
+    "torch_version",
 ]
 
 Language = Literal["cpp", "cuda", "torch_extension", "torch_cuda_extension"]
@@ -62,8 +70,10 @@ _ALLOWED_FOR_CUDA = tuple(
         r"-Xptxas=?-(O[0-3]|v|dlcm=c[agsv]|-?allow-expensive-optimizations=(true|false))",
     )
 )
-_TORCH_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
-
+_TORCH_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-fPIC")
+_TORCH_MACROS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "-DTORCH_API_INCLUDE_EXTENSION_H")
+TORCH_HEADERS = Path(__file__).with_name("torch_headers")
+EXTENSION_INCLUDE = "#include <torch/extension.h>\n"  # what the C++ source of an extension begins with
 
 _CUDA_PART = "// -------- the CUDA part --------\n"
 
@@ -164,8 +174,12 @@ def check_cuda_flags(flags: Sequence[str]) -> None:
             )
 
 
-def compile_command(request: BuildRequest, out_path: str, source_path: str) -> list[str]:
+def compile_command(
+    request: BuildRequest, out_path: str, source_path: str, *, fewer_headers: bool = False
+) -> list[str]:
     """The C++ compiler's arguments for a request; needs neither torch imported nor any part of the candidate run.
+
+    ``fewer_headers``: let ``torch/extension.h`` be our own, which takes in what extensions mostly need.
 
     Raises:
         BuildError: an option is not allowed, the extension's name is no identifier, or the language needs a device.
@@ -177,26 +191,44 @@ def compile_command(request: BuildRequest, out_path: str, source_path: str) -> l
         return cpp_command("g++", request.flags, source_path, out_path)
     if not request.name.isidentifier():
         raise BuildError(f"the extension's name {request.name!r} is not an identifier")
-    root = _torch_root()
-    options = [flag for flag in request.flags if not flag.startswith("-l")]
+    root = torch_root()
     libraries = [flag for flag in request.flags if flag.startswith("-l")]
     return [
-        *("g++", *_TORCH_FLAGS, *options, "-D_GLIBCXX_USE_CXX11_ABI=1", "-DTORCH_API_INCLUDE_EXTENSION_H"),
-        f"-DTORCH_EXTENSION_NAME={request.name}",
-        *(f"-isystem{path}" for path in torch_header_folders()),
+        *torch_options(request.flags, fewer_headers=fewer_headers),
+        *("-shared", f"-DTORCH_EXTENSION_NAME={request.name}"),
         *("-o", out_path, source_path, f"-L{root}/lib", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
         *libraries,
     ]
 
 
+def torch_options(flags: Sequence[str], *, fewer_headers: bool) -> list[str]:
+    """The C++ compiler and its options for code that includes torch's headers; see :func:`compile_command`."""
+    options = [flag for flag in flags if not flag.startswith("-l")]
+    ours = [f"-I{TORCH_HEADERS / 'cpp'}"] if fewer_headers else []
+    folders = [f"-isystem{path}" for path in torch_header_folders()]
+    return ["g++", *_TORCH_FLAGS, *options, *_TORCH_MACROS, *ours, *folders]
+
+
+def torch_preamble_command(flags: Sequence[str], header: str, out: str) -> list[str]:
+    """The command that precompiles a header of torch's for sources with ``flags``, which are to be read after it."""
+    options = [flag for flag in flags if not flag.startswith("-D")]
+    return [*torch_options(options, fewer_headers=True), "-x", "c++-header", "-o", out, header]
+
+
+def torch_version() -> str:
+    """The version of torch that is installed, without importing it."""
+    return importlib.metadata.version("torch")
+
+
 def torch_header_folders() -> list[str]:
     """Folders with torch's headers and Python's; BuildError where torch is missing."""
-    root = _torch_root()
+    root = torch_root()
     return [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
 
 
 @functools.lru_cache(maxsize=1)
-def _torch_root() -> str:
+def torch_root() -> str:
+    """The folder of the torch package; BuildError where it is missing."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise BuildError("torch is not installed in this interpreter, so its headers are missing: pip install torch")

@@ -10,10 +10,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelwright.inline._build import TORCH_HEADERS, torch_header_folders, torch_options, torch_root
 from kernelwright.inline._toolchain import BuildError, build_cached
 
 __all__ = [
@@ -109,11 +109,22 @@ def extension_cubin_command(
 
 
 def extension_command(
-    architecture: str, flags: Sequence[str], name: str, sources: tuple[str, str], out: str
+    architecture: str,
+    flags: Sequence[str],
+    name: str,
+    sources: tuple[str, str],
+    out: str,
+    *,
+    fewer_headers: bool = False,
+    preamble: str = "",
 ) -> list[str]:
     """The command that builds an extension, ``name``, of a C++ source and a CUDA source for a device.
 
-    Host code is compiled beside device code, each by its own compiler, against torch's own headers.
+    Host code is compiled beside device code, each by its own compiler.
+
+    Args:
+        fewer_headers: let torch's headers be our own, which take in what launchers of kernels mostly need.
+        preamble: a header to read before the C++ source.
 
     Raises:
         BuildError: there is no nvcc, or no torch.
@@ -121,20 +132,21 @@ def extension_command(
     nvcc = find_nvcc()
     if nvcc is None:
         raise BuildError("no nvcc, which sources with host code need: install CUDA's toolkit, or use inline.cuda")
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        raise BuildError("torch is not installed in this interpreter, so its headers are missing: pip install torch")
-    root = spec.submodule_search_locations[0]
-    folders = [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
+    extension = f"-DTORCH_EXTENSION_NAME={name}"
     options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
-    defines = ["-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"]
-    both = [nvcc, "-std=c++20", "-Xcompiler", "-fPIC", "-w", *defines, *(f"-isystem={folder}" for folder in folders)]
-    host = [*both, "-O2", *(flag for flag in options if flag.startswith("-D")), "-x", "c++"]
-    device = [*both, f"-arch={architecture}", "-O3", *_VERBOSE, *options, "-x", "cu"]
-    device += ["--expt-relaxed-constexpr", "--expt-extended-lambda"]
-    libraries = [f"-l{name}" for name in _TORCH_LIBRARIES if os.path.exists(f"{root}/lib/lib{name}.so")]
-    link = [nvcc, "-shared", "--cudart=shared", "-o", out, f"{out}.host.o", f"{out}.device.o", f"-L{root}/lib"]
-    link += libraries
+    host = torch_options([flag for flag in options if flag.startswith("-D")], fewer_headers=fewer_headers)
+    host += [*(f"-isystem{folder}" for folder in header_folders()), extension, "-w"]
+    host += ["-include", preamble] if preamble else []
+    device = [nvcc, "-std=c++20", "-Xcompiler", "-fPIC", "-w", extension, "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    device += [f"-I{TORCH_HEADERS / 'cuda'}", "-DAT_PER_OPERATOR_HEADERS"] if fewer_headers else []
+    device += [f"-isystem={folder}" for folder in torch_header_folders()]
+    device += ["-gencode", f"arch=compute_{architecture.removeprefix('sm_')},code={architecture}"]
+    device += ["-O1", *_VERBOSE, "--expt-relaxed-constexpr", "--expt-extended-lambda", *options, "-x", "cu"]
+    libraries = [
+        f"-l{library}" for library in _TORCH_LIBRARIES if os.path.exists(f"{torch_root()}/lib/lib{library}.so")
+    ]
+    link = [nvcc, "-shared", "--cudart=shared", "-Xcompiler", "-fopenmp", "-o", out, f"{out}.host.o", f"{out}.device.o"]
+    link += [f"-L{torch_root()}/lib", *libraries]
     compile_host = shlex.join([*host, "-c", sources[0], "-o", f"{out}.host.o"])
     compile_device = shlex.join([*device, "-c", sources[1], "-o", f"{out}.device.o"])
     script = f"{compile_host} & other=$!; {compile_device} && wait $other && {shlex.join(link)}"

@@ -40,7 +40,18 @@ CANARY = "KERNELWRIGHT_CANARY"
 pytestmark = pytest.mark.timeout(900)  # minutes, on a slow machine
 SECRET_VARIABLES = (CANARY, "OPENAI_API_KEY", "GITHUB_TOKEN")
 HANG_S = 60  # a verdict that takes longer will never come
-CACHE_NAMES = {"door", "fresh", "guard", "share", "noise", "products", "headers", "cpu-lane.lock", "canary-secret"}
+CACHE_NAMES = {
+    "door",
+    "fresh",
+    "guard",
+    "share",
+    "noise",
+    "products",
+    "headers",
+    "torch_headers",
+    "cpu-lane.lock",
+    "canary-secret",
+}
 TRACES = (
     "/job",
     "/tmp/fill",

@@ -207,7 +207,7 @@ class ForesightfulCoder(ScriptedCoder):
 
     def foresee(self, context, pending):
         return [
-            Candidate(problem_id=context.problem.id, source=f"after {pending.source[:2]} {i}", backend="cpp")
+            Candidate(problem_id=context.problem.id, source=f"after {pending.candidate.source[:2]} {i}", backend="cpp")
             for i in (1, 2)
         ]
 

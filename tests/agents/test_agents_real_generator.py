@@ -56,7 +56,7 @@ def test_what_is_foreseen_comes_next_where_the_pending_one_brings_nothing(contex
     context = grow(context, coder.propose(context), speedup=1.5, latency_ms=2.0)
     context = grow(context, coder.propose(context), speedup=1.1, latency_ms=2.5)
     pending = coder.propose(context)
-    foreseen = coder.foresee(context, pending.candidate)
+    foreseen = coder.foresee(context, pending)
     assert len({pending.candidate.sha256, *(made.sha256 for made in foreseen)}) == 3
     assert not {made.sha256 for made in foreseen} & {attempt.candidate.sha256 for attempt in context.attempts}
     after = grow(context, pending, speedup=1.2, latency_ms=2.4)

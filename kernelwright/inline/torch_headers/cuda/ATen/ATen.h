@@ -1,0 +1,1 @@
+#include "../kw_tensors.h"
