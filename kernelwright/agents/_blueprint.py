@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Schedule = dict[str, KnobValue]
 # The shapes that kernels of a backend are written for, those that are timed first.
-CLASSES: Mapping[str, tuple[DeviceClass, ...]] = {"cpp": ("cpu",), "triton": ("gpu", "interpreter")}
+CLASSES: Mapping[Backend, tuple[DeviceClass, ...]] = {"cpp": ("cpu",), "triton": ("gpu", "interpreter")}
 
 
 class Blueprint(NamedTuple):

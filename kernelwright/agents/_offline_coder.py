@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
 from kernelwright.agents._moves import Effect, effects, ranked_moves
-from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt
+from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt, require_backend
 from kernelwright.agents._roofline import Bound
-from kernelwright.errors import UsageError
-from kernelwright.records import Candidate, Status
+from kernelwright.records import Backend, Candidate, Status
 
 if TYPE_CHECKING:
     from kernelwright.codegen import Generated
@@ -38,12 +37,13 @@ class OfflineCoder:
     """
 
     name = "offline"
+    backends: frozenset[Backend] = frozenset(CLASSES)
 
     def foresee(self, context: StepContext, pending: Proposal) -> Sequence[Candidate]:
         """See :class:`Foresees`: the next change where ``pending`` is a little worse than the best, and where better.
 
         Raises:
-            CoderError, UsageError: as :meth:`propose`.
+            CoderError: as :meth:`propose`.
         """
         assert pending.candidate is not None
         plan = blueprint(context)
@@ -73,12 +73,7 @@ class OfflineCoder:
             CoderError: the reference cannot be captured.
             UsageError: the backend is not one that the generator writes.
         """
-        if context.backend not in CLASSES:
-            raise UsageError(
-                f"the offline coder writes C++ and Triton, not {context.backend}",
-                hint="use --backend cpp or --backend triton",
-                part="coder",
-            )
+        require_backend(self, context.backend)
         plan = blueprint(context)
         tried = {attempt.candidate.sha256 for attempt in context.attempts}
         for wish in _wishes(context, plan):

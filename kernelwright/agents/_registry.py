@@ -8,8 +8,9 @@ from typing import Generic, NoReturn, TypeVar
 
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
-from kernelwright.agents._roles import Coder, Judge
+from kernelwright.agents._roles import Coder, Judge, require_backend
 from kernelwright.errors import UsageError
+from kernelwright.records import Backend
 
 Role = TypeVar("Role")
 
@@ -89,9 +90,15 @@ for _word, _wants in PLANNED.items():
     judges.register(_word, _not_yet("judge", _word, _wants))
 
 
-def coder_from_spec(spec: str) -> Coder:
-    """The Coder for ``spec``: ``offline`` in this version; the planned ones raise UsageError and say so."""
-    return coders.build(spec)
+def coder_from_spec(spec: str, backend: Backend = "cpp") -> Coder:
+    """The Coder for ``spec``: ``offline`` in this version; the planned ones raise UsageError and say so.
+
+    Raises:
+        UsageError: no such Coder, or it writes no kernels of ``backend``.
+    """
+    coder = coders.build(spec)
+    require_backend(coder, backend)
+    return coder
 
 
 def judge_from_spec(spec: str) -> Judge:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from kernelwright.agents._static_rank import Score, static_score
-from kernelwright.errors import KernelwrightError
+from kernelwright.errors import KernelwrightError, UsageError
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem, Verdict, sha256_text
 
 
@@ -114,13 +114,26 @@ def best_attempt(attempts: tuple[Attempt, ...], baseline: str) -> Attempt | None
 
 
 class Coder(Protocol):
-    """Writes candidates."""
+    """Writes candidates.
+
+    Attributes:
+        name: as verdicts and tables have it.
+        backends: what it writes kernels for.
+    """
 
     name: str
+    backends: frozenset[Backend]
 
     def propose(self, context: StepContext) -> Proposal:
         """The next candidate, or none with the reason. Must depend on ``context`` only, where that is possible."""
         ...
+
+
+def require_backend(coder: Coder, backend: Backend) -> None:
+    """UsageError unless ``coder`` writes kernels for ``backend``."""
+    if backend not in coder.backends:
+        written = " or ".join(f"--backend {name}" for name in sorted(coder.backends))
+        raise UsageError(f"the {coder.name} coder writes no kernels for --backend {backend}", hint=f"use {written}")
 
 
 @runtime_checkable

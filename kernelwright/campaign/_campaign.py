@@ -91,7 +91,7 @@ class Campaign:
         if not ids or len(set(ids)) != len(ids):
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
         config = run_config(self._settings, ids)
-        coder_from_spec(config.coder), judge_from_spec(config.judge)
+        coder_from_spec(config.coder, config.backend), judge_from_spec(config.judge)
         with self._open_referee(self._settings) as referee:
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
@@ -144,7 +144,7 @@ class Campaign:
                                 store=self._store,
                                 referee=referee,
                                 checkpointer=checkpointer,
-                                coder=coder_from_spec(config.coder),
+                                coder=coder_from_spec(config.coder, config.backend),
                                 judge=judge_from_spec(config.judge),
                                 watch=watch,
                                 lints=LintRecords(self._settings.cache_dir),

@@ -108,7 +108,7 @@ def optimize(
 
     settings = common.settings(**flags)
     chosen = choose_problems(problems, suite, level, everything, settings)
-    coder_from_spec(settings.coder), judge_from_spec(settings.judge)
+    coder_from_spec(settings.coder, settings.backend), judge_from_spec(settings.judge)
     refuse_unknown_recipe(settings.recipe)
     if dry_run:
         return _show_plan(common, chosen, settings)

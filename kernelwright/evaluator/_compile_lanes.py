@@ -38,7 +38,10 @@ _COMPILE = "kernelwright.evaluator.backends._triton_capture:compile_ahead"
 
 
 class BuildPass(NamedTuple):
-    """What a candidate had built, in order; ``compiled`` is what Triton compiled for it, empty where nothing was."""
+    """What a candidate had built, in order, and how that went, without the products themselves.
+
+    ``compiled`` is what Triton compiled for it, empty where nothing was.
+    """
 
     built: tuple[inline.BuildRequest, ...]
     outcomes: tuple[BuildOutcome, ...]
@@ -57,10 +60,10 @@ class CompileLanes:
         """Do ``work`` when a lane is free; None where there are no lanes."""
         return None if self._threads is None else self._threads.submit(work)
 
-    def close(self) -> None:
-        """Begin nothing more, and wait for what has begun."""
+    def close(self, *, wait: bool = True) -> None:
+        """Begin nothing more, and ``wait`` for what has begun."""
         if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+            self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
 def pick_lanes(asked: int | str, cpus: Sequence[int], threads: int) -> tuple[int, Sequence[int]]:
@@ -106,11 +109,8 @@ class BuildAhead:
         return None
 
     def close(self) -> None:
-        """Forget what nobody asked for, and wait for what has begun."""
+        """Forget what nobody asked for; what has begun ends by itself, or with the sandbox."""
         self._withdraw()
-        for begun in self._passes.values():
-            with suppress(Exception):  # whatever went wrong there, nobody asked for it
-                begun.result()
         self._passes.clear()
 
     def _withdraw(self) -> None:
@@ -155,7 +155,8 @@ class BuildAhead:
         finally:
             door.close()
         compiled = self._compile(source) if candidate.backend == "triton" else b""
-        return BuildPass(tuple(client.built), tuple(client.outcomes), compiled)
+        outcomes = tuple(o if o.product is None else o._replace(product=b"") for o in client.outcomes)
+        return BuildPass(tuple(client.built), outcomes, compiled)
 
     def _compile(self, source: str) -> bytes:
         """What Triton compiles for the device that is here during one forward, for its own workers to lay down."""

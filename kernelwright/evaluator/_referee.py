@@ -134,10 +134,11 @@ class Referee:
 
     def close(self) -> None:
         """End the sandbox, where it is ours."""
-        self.compile_lanes.close()
+        self.compile_lanes.close(wait=not self._owns_sandbox)
         self.fresh_library.close()
         if self._owns_sandbox:
-            self.sandbox.close()
+            self.sandbox.close()  # and with it what is still being built
+            self.compile_lanes.close()
 
     def open(
         self,

@@ -64,7 +64,7 @@ class TorchHeaders:
         return False
 
     def make(self, flags: Sequence[str]) -> None:
-        """Make it. Where that fails its folder stays empty, so that it is not tried again and again."""
+        """Make it. Where the compiler refuses, what is kept says so, and it is not tried again."""
         folder = self._folder(flags)
         try:
             made = Path(tempfile.mkdtemp(dir=self._root, prefix="making-"))
@@ -77,6 +77,8 @@ class TorchHeaders:
             done = self._sandbox.run(
                 command, mounts=[Mount(str(made), _FOLDER, writable=True)], limits=self._limits, warm=True
             )
+            if done.reason or b"No space left" in done.stderr:  # another time it may do
+                return
             if done.returncode != 0:
                 (made / f"{_NAME}.gch").unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -88,7 +90,7 @@ class TorchHeaders:
             pass
         finally:
             shutil.rmtree(made, ignore_errors=True)
-        self._forget()
+            self._forget()
 
     def _folder(self, flags: Sequence[str]) -> Path:
         command = inline.torch_preamble_command(flags, PREAMBLE, f"{PREAMBLE}.gch")

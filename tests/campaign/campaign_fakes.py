@@ -225,6 +225,7 @@ class ScriptedCoder:
     """Proposes ``v0``, ``v1``, ``v2``... and then has nothing more to offer after ``most``."""
 
     name = "scripted"
+    backends = frozenset({"cpp"})
 
     def __init__(self, most: int = 99, point: Callable[[str], None] = no_point) -> None:
         self.most = most

@@ -279,6 +279,8 @@ def test_bad_requests_create_no_run(settings, store):
         run(settings, store, FakeReferee(), [PROBLEMS[0], PROBLEMS[0]])
     with pytest.raises(UsageError, match="nobody"):
         run(settings.with_values(coder="nobody"), store, FakeReferee())
+    with pytest.raises(UsageError, match="no kernels for --backend cuda"):
+        run(settings.with_values(backend="cuda"), store, FakeReferee())
     assert store.runs() == []
 
 

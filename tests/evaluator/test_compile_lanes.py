@@ -68,7 +68,7 @@ def test_without_a_device_nothing_is_built_ahead(softmax, referee):
     before = products(referee)
     assert not softmax.builds_ahead("cpp")
     softmax.build_ahead(own("no device"))
-    softmax._ahead.close()
+    assert not softmax._ahead._passes
     assert products(referee) == before
 
 
@@ -143,7 +143,17 @@ def test_a_pass_that_goes_wrong_leaves_the_verdict_to_the_contestant(session, to
 
 
 def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
-    lanes, order, begun, go = CompileLanes(1, ()), [], threading.Event(), threading.Event()
+    order, begun, go = [], threading.Event(), threading.Event()
+
+    class Lanes(CompileLanes):
+        submitted = 0
+
+        def submit(self, work):
+            future = super().submit(work)
+            self.submitted += 1
+            if self.submitted == 4:  # all four wait for the lane that the first one has
+                go.set()
+            return future
 
     class Noting(BuildAhead):
         def _pass(self, made):
@@ -152,6 +162,7 @@ def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
             assert go.wait(WAIT_S)
             return BuildPass((), ())
 
+    lanes = Lanes(1, ())
     referee = type("R", (), {"compile_lanes": lanes})()
     ahead = Noting(referee, make_problem(SOFTMAX_PROBLEM, "softmax"), lambda made: None)
     named = [
@@ -161,7 +172,6 @@ def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
         ahead.submit(made)
         ahead.submit(made)
     assert begun.wait(WAIT_S)
-    threading.Timer(0.0, go.set).start()
     assert ahead.take(named[3]) == BuildPass((), ())
     assert order == ["first", "now"]
     assert ahead.take(named[1]) == BuildPass((), ())

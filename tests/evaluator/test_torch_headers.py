@@ -117,10 +117,22 @@ def test_errors_are_told_as_a_compiler_of_the_whole_source_tells_them(build, com
 
 
 def test_headers_that_cannot_be_precompiled_are_not_tried_again(build, compiler):
-    compiler.errors["header"] = "no space left on device"
+    compiler.errors["header"] = "torch/types.h:1: error: not with these options"
     for source in variants(4):
         assert build(source).product == b"product"
     assert sorted(compiler.kinds) == ["few", "few", "few", "few", "header"]
+
+
+def test_headers_are_made_later_where_the_disk_was_full(build, compiler, tmp_path):
+    compiler.errors["header"] = "fatal error: No space left on device"
+    for source in variants(3):
+        assert build(source).product == b"product"
+    assert not [entry for entry in (tmp_path / "torch_headers").iterdir() if entry.is_dir()]
+    del compiler.errors["header"]
+    for source in variants(5)[3:]:
+        build(source)
+    assert compiler.kinds[-1] == "few after the preamble"
+    assert compiler.kinds.count("header") == 3
 
 
 def test_those_used_longest_ago_are_forgotten(build, compiler, tmp_path, monkeypatch):
