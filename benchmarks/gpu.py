@@ -5,8 +5,9 @@ Parts, each a flag; without any, all of them:
 - ``--winners``: the offline coder's Triton kernels for problems of the built-in suite (``--problems``, default all),
   each with its speedup over the baselines. Nothing of it is confirmed; see docs/measurement.md.
 - ``--throughput``: verdicts a minute over the same kernels, each new to the caches: this referee with ``inline.cuda``
-  and with ``load_inline``; beside it the flow that KernelBench documents: a fresh process for every candidate, a
-  ``load_inline`` build by torch itself, five correctness trials by ``allclose``, a hundred calls timed by events.
+  and with ``load_inline``, one after the other and with the next one built ahead; beside it the flow that
+  KernelBench documents: a fresh process for every candidate, a ``load_inline`` build by torch itself, five correctness
+  trials by ``allclose``, a hundred calls timed by events.
 
 Ends with 3 where there is no GPU.
 
@@ -29,7 +30,7 @@ from typing import Any
 from kernelwright.campaign import Campaign
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem, load_suite, parse_problem
-from kernelwright.evaluator import Device, Referee, environment, find_device, read_state
+from kernelwright.evaluator import Device, ProblemSession, Referee, environment, find_device, read_state
 from kernelwright.records import Candidate, Problem
 from kernelwright.store import Store
 
@@ -175,17 +176,32 @@ def throughput(verdicts: int, folder: Path) -> dict[str, Any]:
     found = {}
     with Referee(settings) as referee, referee.open(problem, baselines=("eager",)) as session:
         for name, source in (("inline.cuda", INLINE), ("load_inline", EXTENSION)):
-            seconds = []
-            for number in range(verdicts + 1):
-                text = source.replace("NUMBER", str(number))
-                started = time.monotonic()
-                verdict = session.judge(Candidate(problem_id=problem.id, source=text, backend="cuda")).verdict
-                if not verdict.passed:
-                    raise SystemExit(f"{name}: {verdict.status} {verdict.reason}")
-                seconds.append(time.monotonic() - started)
-            found[name] = summary(seconds[1:])
+            found[name] = summary(verdict_seconds(session, problem, source, verdicts, ahead=False))
+            found[f"{name}, built ahead"] = summary(verdict_seconds(session, problem, source, verdicts, ahead=True))
     found["fresh process, load_inline, allclose, events"] = summary(fresh_processes(problem, verdicts, folder))
     return found
+
+
+def verdict_seconds(
+    session: ProblemSession, problem: Problem, source: str, verdicts: int, *, ahead: bool
+) -> list[float]:
+    """Seconds of each verdict but the first two, which warm caches.
+
+    ``ahead``: the next one is built while one is timed.
+    """
+    texts = [source.replace("NUMBER", f"{'a' * ahead}{number}") for number in range(verdicts + 2)]
+    candidates = [Candidate(problem_id=problem.id, source=text, backend="cuda") for text in texts]
+    seconds = []
+    for number, candidate in enumerate(candidates):
+        started = time.monotonic()
+        if ahead:
+            for coming in candidates[number : number + 2]:
+                session.build_ahead(coming)
+        verdict = session.judge(candidate).verdict
+        if not verdict.passed:
+            raise SystemExit(f"{verdict.status} {verdict.reason}")
+        seconds.append(time.monotonic() - started)
+    return seconds[2:]
 
 
 def fresh_processes(problem: Problem, verdicts: int, folder: Path) -> list[float]:

@@ -128,3 +128,24 @@ def test_work_on_another_stream_is_waited_for(judge):
     verdict = judge(RIGHT_TRITON + SIDE_STREAM, "triton", screen=False).verdict
     assert verdict.status is Status.PASSED, verdict.reason
     assert verdict.timing is not None
+
+
+HEARING = """
+import sys
+from triton import knobs
+
+
+def heard(*, src, metadata, metadata_group, times, cache_hit):
+    print("was compiled ahead" if cache_hit else "is compiled now", file=sys.stderr)
+
+
+knobs.compilation.listener = heard
+"""
+
+
+def test_what_was_compiled_ahead_is_what_launches_ask_for(judge, session):
+    assert session.builds_ahead("triton"), "no cores are left over for building"
+    evaluation = judge(HEARING + RIGHT_TRITON, "triton", screen=False, time=False)
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+    assert "was compiled ahead" in evaluation.artifacts["worker output"]
+    assert "is compiled now" not in evaluation.artifacts["worker output"]
