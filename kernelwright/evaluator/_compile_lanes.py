@@ -159,14 +159,14 @@ class BuildAhead:
         return BuildPass(tuple(client.built), outcomes, compiled)
 
     def _compile(self, source: str) -> bytes:
-        """What Triton compiles for the device that is here during one forward, for its own workers to lay down."""
+        """What Triton compiles for the device that is here in a forward of each variant, for its own workers."""
         device = self._referee.device
         if device is None or not device.is_gpu:
             return b""
         payload: Mapping[str, object] = {
             "source": source,
             "problem": self._problem.source,
-            "variant": dict(self._problem.meta.variants_for("gpu")[0]),
+            "variants": [dict(variant) for variant in self._problem.meta.variants_for("gpu")],
             "mode": self._problem.meta.mode,
             "architectures": [int("".join(filter(str.isdigit, device.architecture)))],
         }

@@ -210,6 +210,12 @@ import triton.language as tl
 from torch import nn
 
 
+@triton.jit
+def copied(x, y, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+
 @triton.autotune(configs=[triton.Config({"B": 64}), triton.Config({"B": 128})], key=["n"])
 @triton.jit
 def twice(x, y, n, B: tl.constexpr):
@@ -220,6 +226,7 @@ def twice(x, y, n, B: tl.constexpr):
 class ModelNew(nn.Module):
     def forward(self, x):
         y = torch.empty_like(x)
+        copied[(1,)](x, y, x.numel(), triton.next_power_of_2(x.shape[1]) // 8)
         twice[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, y, x.numel())
         return y
 """
@@ -250,12 +257,12 @@ def test_what_triton_compiled_ahead_is_found_by_a_later_process_elsewhere(tmp_pa
     problem = make_problem(SOFTMAX_PROBLEM, "softmax")
     payload = tmp_path / "payload.json"
     asked = {"source": TRITON, "problem": problem.source, "mode": "eval", "architectures": [90]}
-    payload.write_text(json.dumps({**asked, "variant": dict(problem.meta.variants_for("gpu")[0])}))
+    payload.write_text(json.dumps({**asked, "variants": [{"COLS": 512}, {"COLS": 1000}]}))
     first = compile_in(tmp_path / "one", payload)
-    assert first["hits"] == [False, False]
+    assert first["hits"] == [False] * 4  # two of each kernel
     assert {name.rpartition(".")[2] for name in first["kept"]["files"]} >= {"cubin", "json"}
     kept = tmp_path / "kept.json"
     escape = {"../../out": "", "a/../../out": "", "/a/out": "", "./out": ""}
     kept.write_text(json.dumps({**first["kept"], "files": {**first["kept"]["files"], **escape}}))
-    assert compile_in(tmp_path / "two", payload, kept)["hits"] == [True, True]
+    assert compile_in(tmp_path / "two", payload, kept)["hits"] == [True] * 4
     assert not list(tmp_path.rglob("out"))

@@ -47,10 +47,10 @@ def capture(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_ahead(payload: dict[str, Any]) -> dict[str, Any]:
-    """Triton's own cache after one forward, compiled down to machine code for the one architecture that is named.
+    """Triton's own cache after a forward of each variant, down to machine code for the one architecture that is named.
 
     Args:
-        payload: as for :func:`capture`.
+        payload: as for :func:`capture`, with ``variants`` in place of ``variant``.
 
     Returns:
         ``folder`` and ``files``, see :func:`_triton_launches.gather`: a candidate's claims, for its own workers alone.
@@ -58,8 +58,10 @@ def compile_ahead(payload: dict[str, Any]) -> dict[str, Any]:
     from kernelwright.evaluator.backends._triton_launches import gather
 
     recorder = _Recorder([int(number) for number in payload["architectures"]], assembles=True)
-    with contextlib.suppress(Exception), recorder.recording():  # a candidate's code may raise anything
-        _forward(payload, recorder)
+    with recorder.recording():
+        for variant in payload["variants"]:
+            with contextlib.suppress(Exception):  # a candidate's code may raise anything
+                _forward({**payload, "variant": variant}, recorder)
     return gather()
 
 
@@ -160,7 +162,9 @@ class _Recorder:
         import torch
 
         plain = {name: value for name, value in named.items() if isinstance(value, int | float | str | bool)}
-        key = (function.__name__, repr(sorted(plain.items())), repr([_seen(argument) for argument in arguments]))
+        positional = zip(arguments, function.params, strict=False)
+        seen = [repr(argument) if of.is_constexpr else _seen(argument) for argument, of in positional]
+        key = (function.__name__, repr(sorted(plain.items())), repr(seen))
         if key in self._known or len(self.launches) >= _MOST_LAUNCHES:
             return None
         self._known.add(key)
