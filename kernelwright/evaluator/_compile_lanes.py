@@ -13,11 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernelwright import inline
-from kernelwright.errors import SandboxError
+from kernelwright.errors import KernelwrightError, SandboxError
 from kernelwright.evaluator._build import BuildOutcome
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._clock import Door
@@ -32,7 +31,7 @@ __all__ = ["BuildAhead", "BuildPass", "CompileLanes", "pick_lanes"]
 
 _MOST_LANES = 4
 _PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
-_MOST_KEPT = 16  # passes whose candidates were not asked for yet
+_MOST_KEPT = 8  # passes of one problem, for candidates that were not asked for yet or will be again
 _MOST_COMPILED = 32 << 20  # bytes of what Triton compiled for one candidate
 _COMPILE = "kernelwright.evaluator.backends._triton_capture:compile_ahead"
 
@@ -91,22 +90,30 @@ class BuildAhead:
 
     def submit(self, candidate: Candidate) -> None:
         """Begin a candidate's pass as soon as a lane is free, unless it has one."""
-        if candidate.sha256 in self._passes:
-            return
-        begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
-        if begun is not None:
-            self._passes[candidate.sha256] = begun
-        for old in list(self._passes)[:-_MOST_KEPT]:
-            self._passes.pop(old).cancel()
+        self._begun(candidate)
 
     def take(self, candidate: Candidate) -> BuildPass | None:
         """The pass of a candidate that is wanted now, before all that has not begun; None where there are no lanes."""
-        if (begun := self._passes.pop(candidate.sha256, None)) is None or begun.cancelled():
+        if candidate.sha256 not in self._passes:
             self._withdraw()
-            begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
-        with suppress(CancelledError):
+        begun = self._begun(candidate)
+        try:
             return None if begun is None else begun.result()
-        return None
+        except (CancelledError, KernelwrightError) as error:
+            self._passes.pop(candidate.sha256, None)  # it may do another time
+            if isinstance(error, KernelwrightError):
+                raise
+            return None
+
+    def _begun(self, candidate: Candidate) -> Future[BuildPass] | None:
+        begun = self._passes.pop(candidate.sha256, None)
+        if begun is None:
+            begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
+        if begun is not None:
+            self._passes[candidate.sha256] = begun  # the latest of them
+        for old in list(self._passes)[:-_MOST_KEPT]:
+            self._passes.pop(old).cancel()
+        return begun
 
     def close(self) -> None:
         """Forget what nobody asked for; what has begun ends by itself, or with the sandbox."""
