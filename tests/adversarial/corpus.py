@@ -121,6 +121,7 @@ _KEYS: dict[str, tuple[bool, tuple[str, ...] | None]] = {
     "host": (False, ("yes",)),
     "needs": (False, ("device",)),
     "confirm": (False, ("yes",)),
+    "clock": (False, None),
     "like": (False, None),
 }
 _LINE = re.compile(r"([a-z]+):\s*(.*)")
@@ -144,6 +145,7 @@ class Case:
         device: it can only be exercised on a GPU.
         like: names (``<family>/<stem>``) of attacks that an honest file resembles.
         confirm: only a confirmation, in fresh processes, can catch it.
+        clock: why nothing is sure to catch it before it is timed; empty where something is.
     """
 
     path: Path
@@ -158,7 +160,13 @@ class Case:
     device: bool
     like: tuple[str, ...]
     confirm: bool
+    clock: str
     source: str
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether it is judged with its time in every run of the suite."""
+        return self.backend == "cpp" and (self.family == "timing" or self.confirm or bool(self.clock))
 
 
 def attacks() -> tuple[Case, ...]:
@@ -169,6 +177,19 @@ def attacks() -> tuple[Case, ...]:
 def honest() -> tuple[Case, ...]:
     """All candidates that resemble an attack and are right."""
     return _cases("honest")
+
+
+def honest_with_time() -> frozenset[str]:
+    """Names of the honest candidates that are judged with their time in every run of the suite.
+
+    They need the clock themselves, or resemble an attack that does; beside them the first one of every family.
+    """
+    needing = {case.name for case in attacks() if case.needs_clock}
+    on_cpu = [case for case in honest() if case.backend == "cpp"]
+    first = {case.family: case.name for case in reversed(on_cpu)}
+    return frozenset(first.values()).union(
+        case.name for case in on_cpu if case.needs_clock or needing.intersection(case.like)
+    )
 
 
 def rows_of(row: str) -> tuple[str, ...]:
@@ -207,6 +228,7 @@ def parse(path: Path, kind: str) -> Case:
         device="needs" in values,
         like=tuple(name.strip() for name in values.get("like", "").split(",") if name.strip()),
         confirm="confirm" in values,
+        clock=values.get("clock", ""),
         source=source,
     )
 

@@ -24,11 +24,12 @@ def write(tmp_path, text, *, family="answers", kind="attacks"):
 
 
 def test_a_header_becomes_a_case(tmp_path):
-    text = HEADER.replace("passes\n", "refuses\nconfirm: yes\nlike: answers/one, partial/two\n")
+    text = HEADER.replace("passes\n", "refuses\nconfirm: yes\nclock: it waits\nlike: answers/one, partial/two\n")
     case = corpus.parse(write(tmp_path, text), "attacks")
     assert (case.name, case.family, case.title) == ("answers/case", "answers", "Takes a short cut.")
     assert (case.row, case.problem, case.backend) == ("input-independent shortcuts", "problems/row_sum.py", "cpp")
     assert (case.screen, case.confirm, case.host, case.device) == (True, True, False, False)
+    assert (case.clock, case.needs_clock) == ("it waits", True)
     assert case.like == ("answers/one", "partial/two")
     assert case.source == text
 
@@ -41,6 +42,7 @@ def test_a_header_becomes_a_case(tmp_path):
         ("screen: passes", "screen: maybe", "screen"),
         ("screen: passes", "screen: passes\nhost: no", "host"),
         ("screen: passes", "screen: passes\nneeds:", "needs"),
+        ("screen: passes", "screen: passes\nclock:", "clock"),
         ("screen: passes", "screen: passes\nscreen: passes", "two lines"),
         ("screen: passes", "screen: passes\ncolour: red", "colour"),
         ("screen: passes", "screen: passes\nand more", "and more"),
@@ -71,6 +73,15 @@ def test_the_corpus_is_large_and_no_two_files_are_equal():
     assert len(honest) >= 60
     bodies = [case.source.split('"""', 2)[-1] for case in (*attacks, *honest)]
     assert len(set(bodies)) == len(bodies)
+
+
+def test_what_is_always_timed_has_every_family_and_leaves_most_of_the_corpus_to_quicker_tests():
+    timed = corpus.honest_with_time()
+    on_cpu = [case for case in corpus.honest() if case.backend == "cpp"]
+    assert {case.family for case in on_cpu} == {case.family for case in on_cpu if case.name in timed}
+    assert {case.name for case in on_cpu if case.family == "timing"} <= timed
+    assert len(timed) < len(on_cpu) / 2
+    assert any(case.needs_clock for case in corpus.attacks() if case.family != "timing")
 
 
 def test_headers_name_what_exists():

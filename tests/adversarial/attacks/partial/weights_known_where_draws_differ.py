@@ -5,6 +5,7 @@ row: weights folded; output cached by content; honest in the first N calls
 problem: problems/linear_relu.py
 backend: cpp
 screen: passes
+clock: it compares all weights until it has met three sets, and a check may show no more
 """
 
 import torch

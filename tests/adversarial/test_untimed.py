@@ -1,0 +1,40 @@
+"""What of the corpus is judged in every run of the suite without its time, beside other tests.
+
+These attacks are refused before they would be timed, and these honest candidates pass all that comes before that.
+``test_attacks.py`` times the rest of them, and with ``make test-adversarial`` these as well.
+"""
+
+from __future__ import annotations
+
+import corpus
+import pytest
+from test_attacks import ON_CPU, assert_held, explained, parameters
+
+from kernelwright.records import Stage, Status
+
+pytestmark = pytest.mark.untimed
+HONEST = [case for case in corpus.honest() if case.name not in corpus.honest_with_time()]
+
+
+def judged_elsewhere(case):
+    """Whether test_host.py judges an attack anyway, twice and with the screen off."""
+    return case.host and not case.screen
+
+
+@pytest.mark.parametrize(
+    "case",
+    parameters((case for case in ON_CPU if not case.needs_clock), lambda case: not judged_elsewhere(case)),
+)
+def test_an_attack_is_refused_before_it_is_timed(judges, case):
+    verdict = judges.judge(case, time=False).verdict
+    assert verdict.status is not Status.PASSED, (
+        f"nothing refuses {case.name} before it is timed: say why in its header (clock: ...), and it will be timed"
+    )
+    assert_held(verdict)
+    assert (verdict.failed_stage == "screen") == case.screen, explained(verdict)
+
+
+@pytest.mark.parametrize("case", parameters(HONEST, lambda case: True))
+def test_an_honest_candidate_passes_all_that_comes_before_the_clock(judges, case):
+    verdict = judges.judge(case, time=False).verdict
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CHECKED), explained(verdict)
