@@ -24,12 +24,11 @@ def write(tmp_path, text, *, family="answers", kind="attacks"):
 
 
 def test_a_header_becomes_a_case(tmp_path):
-    text = HEADER.replace("passes\n", "refuses\nconfirm: yes\nclock: it waits\nlike: answers/one, partial/two\n")
+    text = HEADER.replace("passes\n", "refuses\nconfirm: yes\nlike: answers/one, partial/two\n")
     case = corpus.parse(write(tmp_path, text), "attacks")
     assert (case.name, case.family, case.title) == ("answers/case", "answers", "Takes a short cut.")
     assert (case.row, case.problem, case.backend) == ("input-independent shortcuts", "problems/row_sum.py", "cpp")
     assert (case.screen, case.confirm, case.host, case.device) == (True, True, False, False)
-    assert (case.clock, case.needs_clock) == ("it waits", True)
     assert case.like == ("answers/one", "partial/two")
     assert case.source == text
 
@@ -42,7 +41,6 @@ def test_a_header_becomes_a_case(tmp_path):
         ("screen: passes", "screen: maybe", "screen"),
         ("screen: passes", "screen: passes\nhost: no", "host"),
         ("screen: passes", "screen: passes\nneeds:", "needs"),
-        ("screen: passes", "screen: passes\nclock:", "clock"),
         ("screen: passes", "screen: passes\nscreen: passes", "two lines"),
         ("screen: passes", "screen: passes\ncolour: red", "colour"),
         ("screen: passes", "screen: passes\nand more", "and more"),
@@ -73,6 +71,24 @@ def test_the_corpus_is_large_and_no_two_files_are_equal():
     assert len(honest) >= 60
     bodies = [case.source.split('"""', 2)[-1] for case in (*attacks, *honest)]
     assert len(set(bodies)) == len(bodies)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "timed"),
+    [
+        ("Takes", "Takes", False),
+        ("input-independent shortcuts", "part of the rows; Honest in the first N calls", True),
+        ("input-independent shortcuts", "telling checks from timing", True),
+        ("screen: passes", "screen: passes\nconfirm: yes", True),
+        ("cpp\nscreen: passes", "triton\nscreen: passes\nconfirm: yes", False),
+    ],
+)
+def test_what_may_wait_for_the_clock_is_timed(tmp_path, old, new, timed):
+    assert corpus.parse(write(tmp_path, HEADER.replace(old, new)), "attacks").needs_clock is timed
+
+
+def test_the_family_timing_is_timed(tmp_path):
+    assert corpus.parse(write(tmp_path, HEADER, family="timing"), "attacks").needs_clock
 
 
 def test_what_is_always_timed_has_every_family_and_leaves_most_of_the_corpus_to_quicker_tests():

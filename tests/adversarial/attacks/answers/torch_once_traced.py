@@ -5,7 +5,6 @@ row: torch operators behind a decoy kernel; telling checks from timing
 problem: problems/matmul.py
 backend: cpp
 screen: passes
-clock: its own kernel works until nobody looks where its time goes any more
 """
 
 import torch

@@ -5,7 +5,6 @@ row: telling checks from timing; constants and zeros under tolerance
 problem: problems/channel_dropout.py
 backend: cpp
 screen: passes
-clock: it draws honestly until inputs stop coming again, which they do when it is timed
 """
 
 import torch

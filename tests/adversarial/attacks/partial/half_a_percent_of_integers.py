@@ -5,7 +5,6 @@ row: part of the rows or elements; honest in the first N calls
 problem: problems/honest_integers.py
 backend: cpp
 screen: passes
-clock: it is right for as many calls as a check makes
 """
 
 import torch

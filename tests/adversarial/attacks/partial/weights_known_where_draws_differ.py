@@ -5,7 +5,6 @@ row: weights folded; output cached by content; honest in the first N calls
 problem: problems/linear_relu.py
 backend: cpp
 screen: passes
-clock: it compares all weights until it has met three sets, and a check may show no more
 """
 
 import torch
