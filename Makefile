@@ -20,7 +20,8 @@ test: setup ## run the test suite
 	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker and not gpu"
 
 test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here
-	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py
+	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py \
+		--ignore tests/adversarial/test_untimed.py
 	@KERNELWRIGHT_TEST_SANDBOX=process $(BIN)/python -m pytest -m "" tests/adversarial/test_attacks.py
 	@KERNELWRIGHT_TEST_SANDBOX=docker scripts/with_docker.sh $(BIN)/python -m pytest -m "" tests/adversarial/test_attacks.py
 

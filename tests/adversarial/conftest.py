@@ -15,14 +15,6 @@ SANDBOX = os.environ.get("KERNELWRIGHT_TEST_SANDBOX", "auto")
 _LIVE_TWINS = 3  # processes of references that are kept alive; the others start again when they are needed
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say what this machine could not exercise: a count, so that it is no silent skip."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == "not exercised":
-                terminalreporter.write_line(f"not exercised without a GPU: {value}")
-
-
 class Judges:
     """Sessions on problems, opened on first use and kept; each reference is prepared once."""
 
@@ -30,17 +22,15 @@ class Judges:
         self._referee = referee
         self._sessions: dict[str, ProblemSession] = {}
 
-    def judge(self, case: corpus.Case, *, screen: bool = True) -> Evaluation:
-        """One candidate of the corpus through all stages."""
-        return self.judge_source(case.source, case.problem, case.backend, screen=screen, confirm=case.confirm)
+    def judge(self, case: corpus.Case, **options: bool) -> Evaluation:
+        """One candidate of the corpus through all stages; ``options`` are those of a session's judge."""
+        return self.judge_source(case.source, case.problem, case.backend, confirm=case.confirm, **options)
 
-    def judge_source(
-        self, source: str, problem: str, backend: Backend = "cpp", *, screen: bool = True, confirm: bool = False
-    ) -> Evaluation:
+    def judge_source(self, source: str, problem: str, backend: Backend = "cpp", **options: bool) -> Evaluation:
         """A candidate that is in no file, on a problem named as headers name them."""
         session = self._session(problem)
         candidate = Candidate(problem_id=session.problem.id, source=source, backend=backend)
-        return session.judge(candidate, screen=screen, confirm=confirm, profile=False)
+        return session.judge(candidate, profile=False, **options)
 
     def close(self) -> None:
         """End everything that was opened."""

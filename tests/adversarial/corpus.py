@@ -112,6 +112,9 @@ CATALOGUE = (
     "device hang and leftover device memory",
 )
 
+# Rows of the catalogue whose attacks are honest while they are checked, or for longer than that may take.
+WAITING = frozenset({"honest in the first N calls", "telling checks from timing", "recognising the probe"})
+
 # Key of a header: (needed, allowed values or None for free text).
 _KEYS: dict[str, tuple[bool, tuple[str, ...] | None]] = {
     "row": (True, None),
@@ -160,6 +163,12 @@ class Case:
     confirm: bool
     source: str
 
+    @property
+    def needs_clock(self) -> bool:
+        """Whether it may pass for as long as it is not timed, so that every run of the suite has to time it."""
+        waits = self.family == "timing" or self.confirm or not WAITING.isdisjoint(rows_of(self.row))
+        return waits and self.backend == "cpp"  # nothing else is timed on a CPU
+
 
 def attacks() -> tuple[Case, ...]:
     """All attacks, grouped by problem so that a session on each is opened once."""
@@ -169,6 +178,19 @@ def attacks() -> tuple[Case, ...]:
 def honest() -> tuple[Case, ...]:
     """All candidates that resemble an attack and are right."""
     return _cases("honest")
+
+
+def honest_with_time() -> frozenset[str]:
+    """Names of the honest candidates that are judged with their time in every run of the suite.
+
+    They need the clock themselves, or resemble an attack that does; beside them the first one of every family.
+    """
+    needing = {case.name for case in attacks() if case.needs_clock}
+    on_cpu = [case for case in honest() if case.backend == "cpp"]
+    first = {case.family: case.name for case in reversed(on_cpu)}
+    return frozenset(first.values()).union(
+        case.name for case in on_cpu if case.needs_clock or needing.intersection(case.like)
+    )
 
 
 def rows_of(row: str) -> tuple[str, ...]:

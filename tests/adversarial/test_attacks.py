@@ -1,4 +1,9 @@
-"""Every attack of the corpus ends without a PASSED, and every honest candidate that resembles one passes."""
+"""Every attack of the corpus ends without a PASSED, and every honest candidate that resembles one passes.
+
+Here they are timed. ``make test`` does that where the clock has a say in it (see ``corpus.Case.needs_clock`` and
+``corpus.honest_with_time``), and judges all others side by side, in ``test_untimed.py``; ``make test-adversarial``
+times all of them.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +51,11 @@ ON_CPU = [case for case in corpus.attacks() if not case.device]
 ON_DEVICE = [case for case in corpus.attacks() if case.device]
 
 
-def parameters(cases):
-    """Cases as pytest parameters, named.
-
-    Those that test_host.py judges anyway, twice and with the screen off, wait for ``make test-adversarial``.
-    """
+def parameters(cases, now):
+    """Cases as pytest parameters, named; those that are not ``now`` wait for ``make test-adversarial``."""
     marks = {case: [pytest.mark.host_attack] if case.host else [] for case in cases}
     for case in marks:
-        if case.host and not case.screen:
+        if not now(case):
             marks[case].append(pytest.mark.adversarial)
     return [pytest.param(case, id=case.name, marks=found) for case, found in marks.items()]
 
@@ -73,15 +75,16 @@ def assert_held(verdict: Verdict) -> None:
     assert all(finding.rule and finding.evidence for finding in refusing), refusing
 
 
-@pytest.mark.parametrize("case", parameters(ON_CPU))
+@pytest.mark.parametrize("case", parameters(ON_CPU, lambda case: case.needs_clock))
 def test_an_attack_does_not_pass(judges, case):
     verdict = judges.judge(case).verdict
     assert_held(verdict)
     assert (verdict.failed_stage == "screen") == case.screen, explained(verdict)
 
 
-@pytest.mark.adversarial
-@pytest.mark.parametrize("case", parameters(case for case in ON_CPU if case.screen and case.backend != "cuda"))
+@pytest.mark.parametrize(
+    "case", parameters((case for case in ON_CPU if case.screen and case.backend != "cuda"), lambda case: False)
+)
 def test_an_attack_does_not_pass_without_the_screen(judges, case):
     verdict = judges.judge(case, screen=False).verdict
     if case.name in SCREEN_CARRIES and verdict.status is Status.PASSED:
@@ -97,22 +100,24 @@ def test_the_list_of_exceptions_is_short_and_true():
     assert all(SCREEN_CARRIES.values())
 
 
+@pytest.mark.untimed
 def test_attacks_on_the_protocol_find_its_pages(judges):
     verdict = judges.judge_source(PAGE_FINDER, "problems/row_softmax.py", screen=False).verdict
     assert "[True, True]" in verdict.reason, explained(verdict)
 
 
-def test_attacks_that_need_a_device_earn_nothing_here_and_are_counted(judges, record_property):
-    for case in ON_DEVICE:
-        verdict = judges.judge(case).verdict
-        assert verdict.timing is None, explained(verdict)
-        if verdict.status is Status.PASSED:
-            assert verdict.stage is Stage.CHECKED, explained(verdict)
-            assert case.name in RIGHT_WITHOUT_A_DEVICE, explained(verdict)
-    record_property("not exercised", f"{len(ON_DEVICE)} attacks ({', '.join(case.name for case in ON_DEVICE)})")
+@pytest.mark.untimed
+@pytest.mark.parametrize("case", parameters(ON_DEVICE, lambda case: True))
+def test_an_attack_that_needs_a_device_earns_nothing_here_and_is_counted(judges, case, record_property):
+    verdict = judges.judge(case).verdict
+    assert verdict.timing is None, explained(verdict)
+    if verdict.status is Status.PASSED:
+        assert verdict.stage is Stage.CHECKED, explained(verdict)
+        assert case.name in RIGHT_WITHOUT_A_DEVICE, explained(verdict)
+    record_property("not exercised", case.name)
 
 
-@pytest.mark.parametrize("case", parameters(corpus.honest()))
+@pytest.mark.parametrize("case", parameters(corpus.honest(), lambda case: case.name in corpus.honest_with_time()))
 def test_an_honest_candidate_passes(judges, case):
     verdict = judges.judge(case).verdict
     assert verdict.status is Status.PASSED, explained(verdict)

@@ -73,6 +73,33 @@ def test_the_corpus_is_large_and_no_two_files_are_equal():
     assert len(set(bodies)) == len(bodies)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "timed"),
+    [
+        ("Takes", "Takes", False),
+        ("input-independent shortcuts", "part of the rows; Honest in the first N calls", True),
+        ("input-independent shortcuts", "telling checks from timing", True),
+        ("screen: passes", "screen: passes\nconfirm: yes", True),
+        ("cpp\nscreen: passes", "triton\nscreen: passes\nconfirm: yes", False),
+    ],
+)
+def test_what_may_wait_for_the_clock_is_timed(tmp_path, old, new, timed):
+    assert corpus.parse(write(tmp_path, HEADER.replace(old, new)), "attacks").needs_clock is timed
+
+
+def test_the_family_timing_is_timed(tmp_path):
+    assert corpus.parse(write(tmp_path, HEADER, family="timing"), "attacks").needs_clock
+
+
+def test_what_is_always_timed_has_every_family_and_leaves_most_of_the_corpus_to_quicker_tests():
+    timed = corpus.honest_with_time()
+    on_cpu = [case for case in corpus.honest() if case.backend == "cpp"]
+    assert {case.family for case in on_cpu} == {case.family for case in on_cpu if case.name in timed}
+    assert {case.name for case in on_cpu if case.family == "timing"} <= timed
+    assert len(timed) < len(on_cpu) / 2
+    assert any(case.needs_clock for case in corpus.attacks() if case.family != "timing")
+
+
 def test_headers_name_what_exists():
     attacks = {case.name for case in corpus.attacks()}
     for case in corpus.honest():

@@ -152,6 +152,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.untimed
 @needs_tools
 @pytest.mark.parametrize(
     ("change", "stage", "rule"),
@@ -238,6 +239,7 @@ def test_a_live_module_becomes_a_drop_in(place):
     assert "PASSED" in found
 
 
+@pytest.mark.untimed
 @needs_tools
 def test_a_bad_reference_ends_as_invalid_reference_with_its_line(place):
     source = PROBLEM.replace("import torch\n", "import torch\nimport not_installed_here\n")
@@ -249,6 +251,7 @@ def test_a_bad_reference_ends_as_invalid_reference_with_its_line(place):
     assert "line 3" in row["reason"]
 
 
+@pytest.mark.untimed
 @needs_tools
 def test_doctor_finds_the_machine_ready(place):
     data = result(place, "doctor")
@@ -258,6 +261,7 @@ def test_doctor_finds_the_machine_ready(place):
     assert any(name.startswith("probe: ") for name in names)
 
 
+@pytest.mark.untimed
 @needs_tools
 def test_lint_runs_the_reference_in_the_sandbox(place):
     random = PROBLEM.replace("* 0.5\n", "* torch.rand_like(x)\n")
@@ -266,6 +270,7 @@ def test_lint_runs_the_reference_in_the_sandbox(place):
     assert any(finding["severity"] == "error" for finding in data["findings"])
 
 
+@pytest.mark.untimed
 def test_capture_writes_a_problem(place):
     (place / "mine.py").write_text(
         "import torch\n\n\ndef make():\n    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(),"
@@ -277,6 +282,7 @@ def test_capture_writes_a_problem(place):
     assert shown["meta"]["category"] == "captured"
 
 
+@pytest.mark.untimed
 @needs_tools
 def test_triton_kernels_are_written_checked_and_ranked_without_a_device(place):
     words = ("optimize", "scaled.py", "--backend", "triton", "--store", "triton.db")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import problem
 from test_codegen_triton import run
+from torch.utils._triton import has_triton
 
 from kernelwright.codegen import CodegenError, Graph, triton_seed
 from kernelwright.codegen._capture import capture_entry
@@ -63,6 +64,14 @@ def built(name):
     return source, Graph.from_json(graph), json.loads(json.dumps(reply))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def asked_anew():
+    """torch remembers whether Triton works, and what other tests of this process were told counts for no device."""
+    has_triton.cache_clear()
+    yield
+    has_triton.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def seeds():
     return {name: (source, triton_seed(graph, reply)) for name in CASES for source, graph, reply in [built(name)]}
@@ -74,7 +83,7 @@ def results(seeds):
         name: {"problem": source, "source": seed.source, "variants": CASES[name][3][1:]}
         for name, (source, seed) in seeds.items()
     }
-    return run("codegen_triton_seeds.py", json.dumps(given))
+    return run("codegen_triton_seeds.py", text=json.dumps(given))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +93,7 @@ def compiled(seeds):
                "architectures": [90]}
         for name, (source, seed) in seeds.items()
     }  # fmt: skip
-    return run("codegen_triton_compiled.py", json.dumps(payloads))
+    return run("codegen_triton_compiled.py", text=json.dumps(payloads))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from evaluator_gpu_kernels import ARCHITECTURE, KernelJudge, Verdicts
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.config import Settings
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Referee, _profile_static
 from kernelwright.records import Candidate
 
 
@@ -56,3 +57,28 @@ def judge_linear(linear):
         return linear.judge(Candidate(problem_id=linear.problem.id, source=source, backend="cpp"), **options)
 
     return judge
+
+
+@pytest.fixture(scope="module")
+def one_architecture():
+    """Of three: what differs between them is tested for single kernels elsewhere."""
+    one = {ARCHITECTURE: _profile_static.ARCHITECTURES[ARCHITECTURE]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_profile_static, "ARCHITECTURES", one)
+        yield
+
+
+@pytest.fixture(scope="module")
+def judge_kernel(referee, one_architecture):
+    """Judges what lies in ``gpu_candidates``."""
+    with KernelJudge(referee) as judge:
+        yield judge
+
+
+@pytest.fixture(scope="module")
+def verdicts(referee, one_architecture):
+    """Of the kernels in ``gpu_candidates``, by a referee that checks little: whether a kernel can be checked at all
+    shows in its first trials."""
+    few_trials = referee.settings.with_values(check_trials=2)
+    with Referee(few_trials, referee.sandbox) as made, KernelJudge(made) as judge:
+        yield Verdicts(judge)

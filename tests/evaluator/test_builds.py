@@ -17,6 +17,7 @@ extern "C" void root(float* x, int64_t n) {
   for (int64_t i = 0; i < n; i++) x[i] = std::sqrt(x[i]) * M_PI;
 }
 """
+pytestmark = pytest.mark.untimed
 HEADERS = "#include <cmath>\n/* and\n   the integers */\n  # include <cstdint>  // of fixed width"
 
 

@@ -16,6 +16,7 @@ from kernelwright.evaluator import Referee
 from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes
 from kernelwright.records import Candidate, Status
 
+pytestmark = pytest.mark.untimed
 WAIT_S = 60.0
 
 

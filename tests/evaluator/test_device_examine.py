@@ -13,6 +13,7 @@ from kernelwright.evaluator import _device_examine as examine
 from kernelwright.evaluator._device import REHEARSAL
 from kernelwright.evaluator._device_program import job_files
 
+pytestmark = pytest.mark.untimed
 RECORDINGS = Path(__file__).with_name("recordings")
 FILES = job_files(RIGHT, SOFTMAX_PROBLEM, {}, {}, mode="eval", device="cpu", calls=1)
 TOOL = """#!/bin/sh

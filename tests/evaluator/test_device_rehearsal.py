@@ -20,9 +20,10 @@ from kernelwright.evaluator._device_program import JOB, MODULE, job_files
 from kernelwright.evaluator._evidence import Trace, kernel_names
 from kernelwright.evaluator._gpu_ceilings import parse_ceilings
 from kernelwright.evaluator._profile_ncu import parse_raw
+from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._workers import Workers
 from kernelwright.inline import BuildRequest
-from kernelwright.records import Candidate, Stage, Status
+from kernelwright.records import Candidate, Stage, Status, TimingSample
 
 RECORDINGS = Path(__file__).with_name("recordings")
 LINEAR = """
@@ -66,7 +67,28 @@ def judge(session):
     return judged
 
 
-def test_a_right_kernel_is_timed_and_nothing_is_confirmed(judge):
+@pytest.fixture(scope="module")
+def confirmed(session):
+    """A right kernel, with its confirmation."""
+    return session.judge(Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp"), confirm=True)
+
+
+@pytest.fixture
+def made_up_pairs(monkeypatch):
+    """What pairs of processes would be measured to take, for tests of what comes after a confirmation."""
+
+    def pair(timekeeper, candidate, check_set, process, progress):
+        for role in ("candidate", "eager"):
+            progress.samples.append(
+                TimingSample(role=role, process=process, pair=0, order=0, calls=4, latency_ms=1.0, phase="confirm")
+            )
+        return {"control": process / 1000 - 0.002, "eager": 0.1 + process / 1000}
+
+    monkeypatch.setattr(Timekeeper, "_process_pair", pair)
+
+
+def test_a_right_kernel_is_timed_and_nothing_is_confirmed_or_examined(judge, monkeypatch):
+    monkeypatch.setattr(Examiner, "faults", lambda examiner, files: pytest.fail("only winners are looked at"))
     evaluation = judge(RIGHT)
     verdict = evaluation.verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
@@ -76,13 +98,14 @@ def test_a_right_kernel_is_timed_and_nothing_is_confirmed(judge):
     assert evaluation.environment.device == "rehearsal on this CPU"
 
 
-def test_a_confirmation_on_a_device_stays_unconfirmed(judge):
-    verdict = judge(RIGHT, confirm=True).verdict
+def test_a_confirmation_on_a_device_stays_unconfirmed(confirmed):
+    verdict = confirmed.verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
     assert not verdict.timing.confirmed
     assert verdict.timing.processes == 5
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("source", "status"),
     [
@@ -104,6 +127,7 @@ def test_answers_are_judged_as_on_the_cpu(judge, source, status):
     assert verdict.status is (status or Status.PASSED), verdict.reason
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("top", "forward"),
     [
@@ -194,6 +218,7 @@ def test_what_a_profiler_claims_may_be_anything():
     assert kernel_names([], "def broken(:") == set()
 
 
+@pytest.mark.untimed
 def test_a_device_is_looked_at_after_a_fault(judge, session, monkeypatch):
     assert judge(candidate("raise ValueError('no')"), time=False).verdict.status is Status.RUNTIME_ERROR
     dead = WorkerFailed(Failure("timeout", "probe", "it does not answer"), "probe")
@@ -211,6 +236,7 @@ def run_alone(referee, source, products):
     return referee.sandbox.run([sys.executable, "-m", MODULE, JOB], files=files, env=referee.sandbox.environment())
 
 
+@pytest.mark.untimed
 def test_a_candidate_runs_by_itself_with_what_was_built_of_it(referee):
     request = BuildRequest("cpp", KERNEL, ())
     built = referee.builds.build({"language": "cpp", "flags": []}, KERNEL)
@@ -232,7 +258,8 @@ def test_what_its_own_process_measures_is_told_as_a_claim(judge):
     assert evaluation.verdict.status is Status.PASSED
 
 
-def test_a_winner_with_a_faulty_access_loses_its_time(judge, monkeypatch):
+@pytest.mark.untimed
+def test_a_winner_with_a_faulty_access_loses_its_time(judge, made_up_pairs, monkeypatch):
     looked_at = []
 
     def faults(examiner, files):
@@ -244,11 +271,11 @@ def test_a_winner_with_a_faulty_access_loses_its_time(judge, monkeypatch):
     assert (verdict.status, verdict.failed_stage, verdict.timing) == (Status.QUARANTINED, "confirm", None)
     assert "Invalid __global__ read" in verdict.reason
     assert b'"ROWS": 7' in looked_at[0]  # the small variant
-    assert judge(RIGHT).verdict.status is Status.PASSED  # who is not confirmed is not looked at
     assert len(looked_at) == 1
 
 
-def test_a_winner_is_profiled_by_the_best_rung(judge, monkeypatch):
+@pytest.mark.untimed
+def test_a_winner_is_profiled_by_the_best_rung(judge, made_up_pairs, monkeypatch):
     counters = parse_raw((RECORDINGS / "ncu_raw_2025.csv").read_text())
     monkeypatch.setattr(Examiner, "faults", lambda examiner, files: Faults((), ("memcheck: not here",)))
     monkeypatch.setattr(Examiner, "counters", lambda examiner, files, kernels: counters)
@@ -258,11 +285,10 @@ def test_a_winner_is_profiled_by_the_best_rung(judge, monkeypatch):
     assert found("memory-not-checked", evaluation) == ["memcheck: not here"]
 
 
-def test_without_tools_a_winner_stays_one_and_says_what_is_missing(judge):
-    evaluation = judge(RIGHT, confirm=True)
-    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
-    assert evaluation.verdict.profile.rung == "none"
-    assert "not installed" in found("memory-not-checked", evaluation)[0]
+def test_without_tools_a_winner_stays_one_and_says_what_is_missing(confirmed):
+    assert confirmed.verdict.status is Status.PASSED, confirmed.verdict.reason
+    assert confirmed.verdict.profile.rung == "none"
+    assert "not installed" in found("memory-not-checked", confirmed)[0]
 
 
 def test_a_time_below_the_roofline_is_quarantined(judge, monkeypatch):

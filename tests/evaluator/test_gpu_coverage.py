@@ -1,24 +1,19 @@
-"""Kernels as people write them for GPUs, judged where there is none: right ones pass, wrong ones do not.
+"""Kernels as people write them for GPUs: what they show, and that wrong ones are found where there is no GPU.
 
-Each is a candidate of its own in ``gpu_candidates``; ``kernelwright evaluate gpu_candidates/problems/P.py
-gpu_candidates/triton/C.py`` judges one of them by hand. Its docstring names the problem and the features that it shows.
+``test_gpu_coverage_triton.py`` and ``test_gpu_coverage_cuda.py`` judge the right ones.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from evaluator_gpu_kernels import KERNELS, of
 
-from kernelwright.datasets import find_problem
-from kernelwright.evaluator import Referee, _profile_static
-from kernelwright.inline._cuda_compiler import find_nvcc
-from kernelwright.records import Candidate, Stage, Status, Verdict
+from kernelwright.records import Status
 
-ROOT = Path(__file__).with_name("gpu_candidates")
+pytestmark = pytest.mark.untimed
 # What a header may say that a candidate has, and how its text shows it: what is hard to check without a device first.
 HARD = {
     "triton": {
@@ -43,104 +38,6 @@ OTHER = {
     "reduction": r"tl\.(?:reduce|argmax|max)\(",
     "sort": r"tl\.sort\(",
 }
-MOST_UNCHECKED = 0.1
-ARCHITECTURE = "sm_90"
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One file of ``gpu_candidates``: ``name`` is ``<backend>/<stem>``."""
-
-    name: str
-    backend: str
-    problem: str
-    features: frozenset[str]
-    source: str
-
-    @staticmethod
-    def read(path: Path) -> Kernel:
-        source = path.read_text()
-        header = dict(re.findall(r"^(\w+): (.+)$", ast.get_docstring(ast.parse(source)) or "", re.M))
-        features = frozenset(header.get("features", "").split(", ")) - {""}
-        return Kernel(f"{path.parent.name}/{path.stem}", path.parent.name, header["problem"], features, source)
-
-
-KERNELS = {kernel.name: kernel for kernel in map(Kernel.read, sorted(ROOT.glob("[ct]*/*.py")))}
-PROFILED = list(KERNELS)[::3]  # compiling all of them as well would take longer than checking them
-
-
-def of(backend: str) -> list[Kernel]:
-    return [kernel for kernel in KERNELS.values() if kernel.backend == backend]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_architecture():
-    """Of three: what differs between them is tested for single kernels elsewhere."""
-    one = {ARCHITECTURE: _profile_static.ARCHITECTURES[ARCHITECTURE]}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_profile_static, "ARCHITECTURES", one)
-        yield
-
-
-class Verdicts(dict[str, Verdict]):
-    """Verdicts on right kernels by name, each judged when it is asked for first; of PROFILED ones with a profile."""
-
-    def __init__(self, referee: Referee) -> None:
-        super().__init__()
-        self._referee = referee
-
-    def __missing__(self, name: str) -> Verdict:
-        self[name] = judged(self._referee, KERNELS[name], KERNELS[name].source, profile=name in PROFILED)
-        return self[name]
-
-
-def judged(referee: Referee, kernel: Kernel, source: str, **options: bool) -> Verdict:
-    if kernel.backend == "cuda" and find_nvcc() is None:
-        pytest.skip("no nvcc here: install CUDA's toolkit to run the tests of CUDA candidates")
-    problem = find_problem(str(ROOT / f"problems/{kernel.problem}.py"))
-    with referee.open(problem, backend=kernel.backend, baselines=("eager",)) as session:
-        made = Candidate(problem_id=session.problem.id, source=source, backend=kernel.backend)
-        return session.judge(made, **options).verdict
-
-
-@pytest.fixture(scope="module")
-def few_trials(referee):
-    """A referee that checks little: whether a kernel can be checked at all shows in its first trials."""
-    with Referee(referee.settings.with_values(check_trials=2), referee.sandbox) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def verdicts(few_trials):
-    return Verdicts(few_trials)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_right_kernel_passes_or_is_not_checkable(verdicts, name):
-    verdict = verdicts[name]
-    assert verdict.status in (Status.PASSED, Status.UNCHECKED), verdict.reason
-    assert verdict.timing is None
-    if verdict.status is Status.PASSED:
-        assert verdict.stage is Stage.CHECKED
-    else:
-        assert "not checkable" in verdict.reason or "emulator does not take it" in verdict.reason
-
-
-def test_few_kernels_end_unchecked(verdicts):
-    for backend in HARD:
-        unchecked = [kernel.name for kernel in of(backend) if verdicts[kernel.name].status is Status.UNCHECKED]
-        assert len(unchecked) <= MOST_UNCHECKED * len(of(backend)), unchecked
-
-
-@pytest.mark.parametrize("name", PROFILED)
-def test_a_kernel_has_a_static_profile(verdicts, name):
-    if verdicts[name].profile is None:
-        assert verdicts[name].status is Status.UNCHECKED  # not even the emulator could be built for it
-        return
-    kernels = verdicts[name].profile.kernels
-    assert {kernel.architecture for kernel in kernels} == {ARCHITECTURE}
-    assert all(kernel.registers for kernel in kernels if not kernel.problem)
-    assert any(not kernel.problem for kernel in kernels)
 
 
 def test_the_kernels_show_what_is_hard_to_check():
@@ -314,17 +211,17 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("wrong", FAULTS, ids=[wrong.what for wrong in FAULTS])
-def test_a_wrong_kernel_is_found(referee, wrong):
+def test_a_wrong_kernel_is_found(judge_kernel, wrong):
     profile = wrong.status is Status.COMPILE_ERROR
-    verdict = judged(referee, KERNELS[wrong.kernel], wrong.source, profile=profile)
+    verdict = judge_kernel(KERNELS[wrong.kernel], wrong.source, profile=profile)
     assert verdict.status is wrong.status, verdict.reason
     assert wrong.words in verdict.reason
 
 
-def test_a_configuration_that_cannot_be_launched_is_told_and_the_kernel_passes(referee):
+def test_a_configuration_that_cannot_be_launched_is_told_and_the_kernel_passes(judge_kernel):
     kernel = KERNELS["triton/matmul_grouped"]
     source = kernel.source.replace("(128, 256, 64))", "(256, 256, 128))")
-    verdict = judged(referee, kernel, source)
+    verdict = judge_kernel(kernel, source)
     assert verdict.status is Status.PASSED, verdict.reason
     told = [note for note in verdict.profile.notes if "cannot be launched" in note]
     assert told

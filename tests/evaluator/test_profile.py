@@ -520,6 +520,7 @@ def test_options_beyond_the_counters_instruction_set_are_dropped():
 # ------------------------------------------------------------------------------------------------------- ceilings
 
 
+@pytest.mark.alone
 def test_ceilings_are_measured_and_the_best_of_three_is_kept(sandbox, tmp_path):
     found = measure_ceilings(sandbox, tmp_path)
     assert found is not None

@@ -10,6 +10,8 @@ from kernelwright.inline import BuildError, _cuda_compiler
 from kernelwright.inline._cuda_compiler import find_nvcc
 from kernelwright.records import Candidate, Stage, Status
 
+pytestmark = pytest.mark.untimed
+
 
 @pytest.fixture
 def judge(softmax):

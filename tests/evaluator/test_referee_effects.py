@@ -116,6 +116,7 @@ def test_the_reference_itself_passes_and_is_timed(judge, problem):
     assert 0.2 < verdict.speedup("eager").median < 5
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("problem", "changes"),
     [
@@ -137,6 +138,7 @@ def test_what_belongs_to_the_call_is_compared(judge, problem, changes):
     assert verdict.failed_stage == "check"
 
 
+@pytest.mark.untimed
 def test_nan_and_infinities_are_inputs_where_the_problem_says_so(judge):
     for change in ("torch.where(x > 0, x, 0.0)", "torch.relu(x).clamp(max=3e38)"):
         assert judge(RELU, control(RELU, relu=change), time=False).passed
@@ -145,12 +147,14 @@ def test_nan_and_infinities_are_inputs_where_the_problem_says_so(judge):
         assert "non-finite" in verdict.reason
 
 
+@pytest.mark.untimed
 def test_writing_an_input_that_the_reference_leaves_alone_is_no_pass(judge):
     verdict = judge(NESTED, control(NESTED).replace("x + 1,", "x.add_(1),"), time=False)
     assert verdict.status is Status.RUNTIME_ERROR
     assert verdict.failed_stage == "check"
 
 
+@pytest.mark.untimed
 def test_a_random_reference_may_be_met_by_other_draws_of_the_same_distribution(judge):
     other = control(DISTRIBUTION, dropout="x * (torch.rand(x.shape) >= 0.25) / 0.75")
     assert judge(DISTRIBUTION, other, time=False).passed

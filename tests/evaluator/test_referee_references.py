@@ -20,6 +20,7 @@ def problem(forward: str, head: str = HEAD, tail: str = TAIL):
     return parse_problem(source, id="test/level1/broken", suite="test", level=1, name="broken")
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("made", "says", "line"),
     [
@@ -65,12 +66,14 @@ def test_nothing_is_called_faster_where_there_is_hardly_anything_to_do(referee, 
     assert not (little and verdict.speedup("eager").faster)
 
 
+@pytest.mark.untimed
 def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
     with pytest.raises(UsageError, match="fastest") as caught:
         referee.open(problem("return x + 1"), baselines=("eager", "fastest"))
     assert "compile-max-autotune" in caught.value.hint
 
 
+@pytest.mark.untimed
 def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softmax, monkeypatch):
     def pair(timekeeper, candidate, check_set, process, progress):
         for role in ("candidate", "eager"):
@@ -87,6 +90,7 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
     assert verdict.timing.processes == 5
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("result", "most"),
     [("x * x", 8), ("x.sum()", 32), ("x.argmax()", 8)],

@@ -8,6 +8,7 @@ from referee_small_problems import make_problem
 from kernelwright.evaluator._profile_static import objection
 from kernelwright.records import Candidate, KernelResources, Profile, Stage, Status
 
+pytestmark = pytest.mark.untimed
 CANDIDATE = """
 import torch
 import triton

@@ -40,6 +40,7 @@ def test_a_right_kernel_passes_and_is_timed_against_eager(judge_softmax):
     assert any(layer.startswith("seccomp") for layer in verdict.sandbox)
 
 
+@pytest.mark.untimed
 def test_an_unchecked_clock_is_never_asked_for(judge_softmax):
     verdict = judge_softmax(RIGHT, time=False).verdict
     assert (verdict.status, verdict.stage, verdict.timing) == (Status.PASSED, Stage.CHECKED, None)
@@ -55,6 +56,7 @@ def test_a_confirmation_uses_fresh_processes(judge_softmax):
     assert {s.phase for s in evaluation.samples} == {"confirm"}
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("after", "status"),
     [
@@ -77,6 +79,7 @@ def test_wrong_answers_have_their_own_status(judge_softmax, after, status):
     assert verdict.stage is Stage.COMPILED
 
 
+@pytest.mark.untimed
 def test_reduced_precision_inside_the_kernel_is_found(judge_softmax):
     cheat = KERNEL.replace(
         "const float* a = x + i * cols;",
@@ -86,10 +89,12 @@ def test_reduced_precision_inside_the_kernel_is_found(judge_softmax):
     refused(judge_softmax(candidate(kernel=cheat)), Status.INCORRECT_NUMERICAL, "check")
 
 
+@pytest.mark.untimed
 def test_wrong_on_odd_shapes_only(judge_softmax):
     refused(judge_softmax(candidate("if x.shape[1] % 8: y[:, -1] = 0")), Status.INCORRECT_NUMERICAL, "check")
 
 
+@pytest.mark.untimed
 def test_processes_differ_in_where_their_tensors_lie(judge_softmax):
     tells = candidate("raise RuntimeError(hex(torch.empty(4096).data_ptr()))")
     reasons = {judge_softmax(tells).verdict.reason for _ in range(4)}
@@ -97,6 +102,7 @@ def test_processes_differ_in_where_their_tensors_lie(judge_softmax):
     assert len(reasons) > 1
 
 
+@pytest.mark.untimed
 def test_the_answer_must_be_there_when_it_is_acknowledged(judge_softmax):
     lazy = candidate("return type('Lazy', (torch.Tensor,), {})(y)")
     refused(judge_softmax(lazy), Status.RUNTIME_ERROR, "check")
@@ -169,6 +175,7 @@ def test_turns_are_added_while_most_outputs_were_slow_to_read(judge_softmax, mon
     assert evaluation.verdict.timing.pairs == 20  # the looks end at 12
 
 
+@pytest.mark.untimed
 def test_a_kernel_that_does_not_compile(judge_softmax):
     evaluation = judge_softmax(candidate(kernel='extern "C" void softmax() { oops; }'))
     verdict = refused(evaluation, Status.COMPILE_ERROR, "build")
@@ -176,11 +183,13 @@ def test_a_kernel_that_does_not_compile(judge_softmax):
     assert "oops" in evaluation.artifacts["compiler"]
 
 
+@pytest.mark.untimed
 def test_a_swallowed_build_failure_is_still_one(judge_softmax):
     hidden = candidate(top="try:\n    cpp('nonsense')\nexcept Exception:\n    pass")
     refused(judge_softmax(hidden), Status.COMPILE_ERROR, "build")
 
 
+@pytest.mark.untimed
 def test_python_errors_name_their_line(judge_softmax):
     verdict = refused(judge_softmax(candidate(top="import not_a_package")), Status.RUNTIME_ERROR, "build")
     assert "not_a_package" in verdict.reason
@@ -221,6 +230,7 @@ class ModelNew(nn.Module):
     assert "linear.weight" in verdict.reason
 
 
+@pytest.mark.untimed
 def test_knobs_are_set_before_the_file_runs(softmax):
     source = candidate("if SCALE != 1: y.mul_(SCALE)", top='KNOBS = {"SCALE": [1, 2]}\nSCALE = 1')
     for knobs, status in (({}, Status.PASSED), ({"SCALE": 2}, Status.INCORRECT_NUMERICAL)):
@@ -230,6 +240,7 @@ def test_knobs_are_set_before_the_file_runs(softmax):
     assert "NOPE" in softmax.judge(unknown).verdict.reason
 
 
+@pytest.mark.untimed
 def test_triton_is_checked_in_the_interpreter_and_never_timed(softmax):
     def judge(text):
         made = Candidate(problem_id=softmax.problem.id, source=text, backend="triton")

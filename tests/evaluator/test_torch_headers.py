@@ -15,6 +15,7 @@ from kernelwright.evaluator._torch_headers import PREAMBLE
 from kernelwright.inline import TORCH_HEADERS
 from kernelwright.sandbox import Completed
 
+pytestmark = pytest.mark.untimed
 SOURCE = """#include <torch/extension.h>
 torch::Tensor twice(torch::Tensor x) { return x * 2; }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", torch::wrap_pybind_function(twice), ""); }
