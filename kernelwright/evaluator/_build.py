@@ -129,8 +129,7 @@ class BuildService:
             BuildError: an option is not allowed, or the extension's name is no identifier.
         """
         fewer, all_of_them = (
-            inline.compile_command(request, "/job/product.so", "/in/kernel.cpp", fewer_headers=fewer)
-            for fewer in (True, False)
+            inline.compile_command(request, "/job/product.so", "/in/kernel.cpp", fewer=fewer) for fewer in (True, False)
         )
         compiler = f"{shlex.join(fewer)}\0{inline.compiler_version()}\0{inline.torch_version()}"
         key = hashlib.sha256(f"{request.key}\0{compiler}".encode()).hexdigest()
@@ -150,7 +149,7 @@ class BuildService:
     @contextlib.contextmanager
     def _torch_preamble(self, source: str, flags: Sequence[str]) -> Iterator[list[Mount]]:
         """What to show the builder of a C++ source that begins with torch's header; what is wanted is made beside."""
-        if not source.startswith(inline.EXTENSION_INCLUDE):
+        if not source.startswith(inline.torch_preamble()):
             yield []
             return
         mount = self._torch_headers.mount(flags)
@@ -243,7 +242,7 @@ class BuildService:
 
         def command(*, fewer: bool, preamble: str = "") -> list[str]:
             return inline.extension_command(
-                self._architecture, request.flags, request.name, sources, out, fewer_headers=fewer, preamble=preamble
+                self._architecture, request.flags, request.name, sources, out, fewer=fewer, preamble=preamble
             )
 
         named = f"device\0{request.key}\0{shlex.join(command(fewer=True))}\0{compilers}\0{inline.torch_version()}"

@@ -72,7 +72,7 @@ class TorchHeaders:
             return
         try:
             made.chmod(0o1777)  # the builder is somebody else
-            (made / _NAME).write_text(inline.EXTENSION_INCLUDE)
+            (made / _NAME).write_text(inline.torch_preamble())
             command = inline.torch_preamble_command(flags, PREAMBLE, f"{PREAMBLE}.gch")
             done = self._sandbox.run(
                 command, mounts=[Mount(str(made), _FOLDER, writable=True)], limits=self._limits, warm=True
@@ -94,7 +94,7 @@ class TorchHeaders:
 
     def _folder(self, flags: Sequence[str]) -> Path:
         command = inline.torch_preamble_command(flags, PREAMBLE, f"{PREAMBLE}.gch")
-        header = (inline.TORCH_HEADERS / "cpp" / "torch" / "extension.h").read_text()
+        header = (inline.fewer_headers("cpp") / "torch" / "extension.h").read_text()
         content = f"{command}\0{header}\0{inline.compiler_version()}\0{inline.torch_version()}"
         return self._root / hashlib.sha256(content.encode()).hexdigest()
 

@@ -8,8 +8,6 @@ and does not import torch.
 from __future__ import annotations
 
 from kernelwright.inline._build import (
-    EXTENSION_INCLUDE,
-    TORCH_HEADERS,
     BuildRequest,
     build,
     check_cuda_flags,
@@ -17,9 +15,11 @@ from kernelwright.inline._build import (
     compile_command,
     extension_parts,
     extension_source_of,
+    fewer_headers,
     only_build,
     set_product_provider,
     torch_header_folders,
+    torch_preamble,
     torch_preamble_command,
     torch_version,
 )
@@ -48,8 +48,6 @@ from kernelwright.inline._recording import record_calls
 from kernelwright.inline._toolchain import BuildError, compiler_version, header_command
 
 __all__ = [
-    "EXTENSION_INCLUDE",
-    "TORCH_HEADERS",
     "ArgumentError",
     "BuildError",
     "BuildRequest",
@@ -75,6 +73,7 @@ __all__ = [
     "extension_cubin_command",
     "extension_parts",
     "extension_source_of",
+    "fewer_headers",
     "header_command",
     "make_idle",
     "next_order",
@@ -87,6 +86,7 @@ __all__ = [
     "set_emulator",
     "set_product_provider",
     "torch_header_folders",
+    "torch_preamble",
     "torch_preamble_command",
     "torch_version",
 ]

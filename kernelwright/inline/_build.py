@@ -21,8 +21,6 @@ from typing import Literal
 from kernelwright.inline._toolchain import BuildError, build_cached, build_locally, cpp_command
 
 __all__ = [
-    "EXTENSION_INCLUDE",
-    "TORCH_HEADERS",
     "BuildRequest",
     "ProductProvider",
     "build",
@@ -31,10 +29,12 @@ __all__ = [
     "compile_command",
     "extension_parts",
     "extension_source_of",
+    "fewer_headers",
     "only_build",
     "set_product_provider",
     "torch_header_folders",
     "torch_options",
+    "torch_preamble",
     "torch_preamble_command",
     "torch_root",
     "torch_version",
@@ -72,8 +72,6 @@ _ALLOWED_FOR_CUDA = tuple(
 )
 _TORCH_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-fPIC")
 _TORCH_MACROS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "-DTORCH_API_INCLUDE_EXTENSION_H")
-TORCH_HEADERS = Path(__file__).with_name("torch_headers")
-EXTENSION_INCLUDE = "#include <torch/extension.h>\n"  # what the C++ source of an extension begins with
 
 _CUDA_PART = "// -------- the CUDA part --------\n"
 
@@ -174,12 +172,10 @@ def check_cuda_flags(flags: Sequence[str]) -> None:
             )
 
 
-def compile_command(
-    request: BuildRequest, out_path: str, source_path: str, *, fewer_headers: bool = False
-) -> list[str]:
+def compile_command(request: BuildRequest, out_path: str, source_path: str, *, fewer: bool = False) -> list[str]:
     """The C++ compiler's arguments for a request; needs neither torch imported nor any part of the candidate run.
 
-    ``fewer_headers``: let ``torch/extension.h`` be our own, which takes in what extensions mostly need.
+    ``fewer``: let ``torch/extension.h`` be our own, which takes in what extensions mostly need.
 
     Raises:
         BuildError: an option is not allowed, the extension's name is no identifier, or the language needs a device.
@@ -194,25 +190,35 @@ def compile_command(
     root = torch_root()
     libraries = [flag for flag in request.flags if flag.startswith("-l")]
     return [
-        *torch_options(request.flags, fewer_headers=fewer_headers),
+        *torch_options(request.flags, fewer=fewer),
         *("-shared", f"-DTORCH_EXTENSION_NAME={request.name}"),
         *("-o", out_path, source_path, f"-L{root}/lib", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
         *libraries,
     ]
 
 
-def torch_options(flags: Sequence[str], *, fewer_headers: bool) -> list[str]:
+def torch_options(flags: Sequence[str], *, fewer: bool) -> list[str]:
     """The C++ compiler and its options for code that includes torch's headers; see :func:`compile_command`."""
     options = [flag for flag in flags if not flag.startswith("-l")]
-    ours = [f"-I{TORCH_HEADERS / 'cpp'}"] if fewer_headers else []
+    ours = [f"-I{fewer_headers('cpp')}"] if fewer else []
     folders = [f"-isystem{path}" for path in torch_header_folders()]
     return ["g++", *_TORCH_FLAGS, *options, *_TORCH_MACROS, *ours, *folders]
+
+
+def fewer_headers(kind: Literal["cpp", "cuda"]) -> Path:
+    """The folder of our own headers that stand for torch's, in C++ or in CUDA sources."""
+    return Path(__file__).with_name("torch_headers") / kind
+
+
+def torch_preamble() -> str:
+    """What the C++ source of an extension begins with, and what is precompiled for it."""
+    return "#include <torch/extension.h>\n"
 
 
 def torch_preamble_command(flags: Sequence[str], header: str, out: str) -> list[str]:
     """The command that precompiles a header of torch's for sources with ``flags``, which are to be read after it."""
     options = [flag for flag in flags if not flag.startswith("-D")]
-    return [*torch_options(options, fewer_headers=True), "-x", "c++-header", "-o", out, header]
+    return [*torch_options(options, fewer=True), "-x", "c++-header", "-o", out, header]
 
 
 def torch_version() -> str:

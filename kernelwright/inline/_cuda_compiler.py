@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelwright.inline._build import TORCH_HEADERS, torch_header_folders, torch_options, torch_root
+from kernelwright.inline._build import fewer_headers, torch_header_folders, torch_options, torch_root
 from kernelwright.inline._toolchain import BuildError, build_cached
 
 __all__ = [
@@ -115,7 +115,7 @@ def extension_command(
     sources: tuple[str, str],
     out: str,
     *,
-    fewer_headers: bool = False,
+    fewer: bool = False,
     preamble: str = "",
 ) -> list[str]:
     """The command that builds an extension, ``name``, of a C++ source and a CUDA source for a device.
@@ -123,7 +123,7 @@ def extension_command(
     Host code is compiled beside device code, each by its own compiler.
 
     Args:
-        fewer_headers: let torch's headers be our own, which take in what launchers of kernels mostly need.
+        fewer: let torch's headers be our own, which take in what launchers of kernels mostly need.
         preamble: a header to read before the C++ source.
 
     Raises:
@@ -134,11 +134,11 @@ def extension_command(
         raise BuildError("no nvcc, which sources with host code need: install CUDA's toolkit, or use inline.cuda")
     extension = f"-DTORCH_EXTENSION_NAME={name}"
     options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
-    host = torch_options([flag for flag in options if flag.startswith("-D")], fewer_headers=fewer_headers)
+    host = torch_options([flag for flag in options if flag.startswith("-D")], fewer=fewer)
     host += [*(f"-isystem{folder}" for folder in header_folders()), extension, "-w"]
     host += ["-include", preamble] if preamble else []
     device = [nvcc, "-std=c++20", "-Xcompiler", "-fPIC", "-w", extension, "-DTORCH_API_INCLUDE_EXTENSION_H"]
-    device += [f"-I{TORCH_HEADERS / 'cuda'}", "-DAT_PER_OPERATOR_HEADERS"] if fewer_headers else []
+    device += [f"-I{fewer_headers('cuda')}", "-DAT_PER_OPERATOR_HEADERS"] if fewer else []
     device += [f"-isystem={folder}" for folder in torch_header_folders()]
     device += ["-gencode", f"arch=compute_{architecture.removeprefix('sm_')},code={architecture}"]
     device += ["-O1", *_VERBOSE, "--expt-relaxed-constexpr", "--expt-extended-lambda", *options, "-x", "cu"]
