@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._roles import Attempt, Coder, Foresees, Judge, Proposal, StepContext, Workbench
+from kernelwright.errors import KernelwrightError
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem
 
 
@@ -136,10 +137,15 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
 
 def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal) -> None:
     """While ``pending`` is judged, have those built that will probably follow."""
-    if tools.build_ahead is not None and isinstance(tools.coder, Foresees) and state["round"] + 1 < state["rounds"]:
-        for candidate in (pending.candidate, *tools.coder.foresee(context_of(tools, state), pending)):
-            if candidate is not None:
-                tools.build_ahead(candidate)
+    if tools.build_ahead is None or not isinstance(tools.coder, Foresees) or state["round"] + 1 >= state["rounds"]:
+        return
+    try:
+        foreseen = tools.coder.foresee(context_of(tools, state), pending)
+    except KernelwrightError:  # the proposal itself will tell
+        return
+    for candidate in (pending.candidate, *foreseen):
+        if candidate is not None:
+            tools.build_ahead(candidate)
 
 
 def advise(tools: StepTools, state: StepState) -> dict[str, Any]:

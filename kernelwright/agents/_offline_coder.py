@@ -45,7 +45,8 @@ class OfflineCoder:
         Raises:
             CoderError: as :meth:`propose`.
         """
-        assert pending.candidate is not None
+        if pending.candidate is None:
+            return ()
         plan = blueprint(context)
         base = base_attempt(context)
         before = _schedule_of(base, plan)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelwright import inline
-from kernelwright.errors import MachineError, MissingToolError
+from kernelwright.errors import MachineError, MissingToolError, SandboxError
 from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
 from kernelwright.evaluator._product_cache import ProductCache
-from kernelwright.evaluator._torch_headers import PREAMBLE, TorchHeaders
+from kernelwright.evaluator._torch_headers import PREAMBLE, TorchHeaders, headers_digest
 from kernelwright.evaluator.backends import (
     MAX_SOURCE_BYTES,
     Assembled,
@@ -39,6 +39,7 @@ _CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
 _LOG_BYTES = 16_000
 _ARCHITECTURE = "sm_90"  # that CUDA sources must compile for
 _EXTENSION_TIMES = 4  # so much longer may an extension for a device take, for which torch's headers are read twice
+_MOST_REFUSED = 32  # failed builds that are remembered, each until it is asked for again
 _BUILD_TRIES = 3  # where the compiler is killed and no limit of ours did it
 
 
@@ -81,8 +82,9 @@ class BuildService:
         self._cache = ProductCache(cache_dir / "products", _CACHE_BYTES)
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
-        self._headers = PrecompiledHeaders(sandbox, cache_dir, self._limits())
-        self._torch_headers = TorchHeaders(sandbox, cache_dir, self._limits())
+        self._headers = PrecompiledHeaders(sandbox, cache_dir, self._limits(), cpus)
+        self._torch_headers = TorchHeaders(sandbox, cache_dir, self._limits(), cpus)
+        self._refused: dict[str, BuildOutcome] = {}  # by key: what the compiler refused a moment ago
 
     def _limits(self, times: int = 1) -> Limits:
         return Limits(
@@ -93,7 +95,21 @@ class BuildService:
         )
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """Build one request as it came over the wire; nonsense in it is a failed build with a reason."""
+        """Build one request as it came over the wire; nonsense in it is a failed build with a reason.
+
+        What the compiler refused in a lane of its own is not compiled again while something waits for a device.
+        """
+        asked = hashlib.sha256(repr((sorted(message.items(), key=str), source)).encode()).hexdigest()
+        if (refused := self._refused.pop(asked, None)) is not None:
+            return refused._replace(cached=True)
+        made = self._build(message, source)
+        if self._cpus is not None and made.product is None and not made.problem and _blames_the_source(made.log):
+            self._refused[asked] = made
+            for old in list(self._refused)[:-_MOST_REFUSED]:
+                self._refused.pop(old, None)
+        return made
+
+    def _build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
         started = time.monotonic()
         language, flags = message.get("language"), message.get("flags")
         if language not in ("cpp", "cuda", "torch_extension", "torch_cuda_extension"):
@@ -131,14 +147,19 @@ class BuildService:
         fewer, all_of_them = (
             inline.compile_command(request, "/job/product.so", "/in/kernel.cpp", fewer=fewer) for fewer in (True, False)
         )
-        compiler = f"{shlex.join(fewer)}\0{inline.compiler_version()}\0{inline.torch_version()}"
+        compiler = f"{shlex.join(fewer)}\0{inline.compiler_version()}\0{inline.torch_version()}\0{headers_digest()}"
         key = hashlib.sha256(f"{request.key}\0{compiler}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
         files = {"kernel.cpp": request.source.encode()}
         with self._torch_preamble(request.source, request.flags) as mounts:
-            before = ["-include", PREAMBLE] if mounts else []
-            made = self._compile(key, [*fewer, *before], files, started, mounts=mounts)
+            try:
+                before = ["-include", PREAMBLE] if mounts else []
+                made = self._compile(key, [*fewer, *before], files, started, mounts=mounts)
+            except SandboxError:
+                if not mounts:
+                    raise
+                made = self._compile(key, fewer, files, started)  # the headers were forgotten in this moment
         if made.product is not None or made.problem:
             return made
         with_all = self._compile(key, [*all_of_them, "-Wfatal-errors"], files, started)  # up to the first, to save time
@@ -156,10 +177,13 @@ class BuildService:
         if mount is not None or not self._torch_headers.is_wanted(flags):
             yield [] if mount is None else [mount]
             return
-        with ThreadPoolExecutor(1, "torch headers") as beside:
+        beside = ThreadPoolExecutor(1, "torch headers")
+        try:
             making = beside.submit(self._torch_headers.make, flags)
             yield []
             making.result()
+        finally:
+            beside.shutdown(wait=False)  # after an interrupt nobody waits for it
 
     def _build_cuda(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
         """CUDA without a device: whether it compiles for one, and a product that runs it on the CPU.
@@ -246,6 +270,7 @@ class BuildService:
             )
 
         named = f"device\0{request.key}\0{shlex.join(command(fewer=True))}\0{compilers}\0{inline.torch_version()}"
+        named += headers_digest()
         key = hashlib.sha256(named.encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
@@ -347,3 +372,8 @@ class BuildService:
 def _first_error(log: str) -> str:
     """The compiler's first error, without the place where it is."""
     return next((line.partition("error: ")[2] for line in log.splitlines() if "error: " in line), "")
+
+
+def _blames_the_source(log: str) -> bool:
+    """Whether a failed build would fail another time as well."""
+    return "error" in log and not any(word in log for word in ("No space left", "quota exceeded", "llocat"))

@@ -2,8 +2,8 @@
 
 A build pass is no contestant. Its worker sees no device, no weights and no inputs, imports the candidate and constructs
 it, and asks for builds on the way; the build service answers, and keeps each product under the hash of what it was made
-of. So nothing that a pass says is believed, and the contestant that comes later finds its products made. What Triton
-compiles by itself is compiled the same way under fake tensors, and handed to the candidate's own workers alone.
+of. No verdict depends on a pass: the contestant that comes later finds its products made, or that they cannot be. What
+Triton compiles by itself is compiled the same way under fake tensors, and handed to the candidate's own workers alone.
 
 Where no cores are left over there are no lanes: beside what is timed on the same cores nothing is to be built.
 """
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kernelwright import inline
 from kernelwright.errors import KernelwrightError, SandboxError
-from kernelwright.evaluator._build import BuildOutcome
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._truth import Variant
@@ -37,13 +36,8 @@ _COMPILE = "kernelwright.evaluator.backends._triton_capture:compile_ahead"
 
 
 class BuildPass(NamedTuple):
-    """What a candidate had built, in order, and how that went, without the products themselves.
+    """``compiled`` is what Triton compiled for a candidate, empty where nothing was."""
 
-    ``compiled`` is what Triton compiled for it, empty where nothing was.
-    """
-
-    built: tuple[inline.BuildRequest, ...]
-    outcomes: tuple[BuildOutcome, ...]
     compiled: bytes = b""
 
 
@@ -93,16 +87,14 @@ class BuildAhead:
         self._begun(candidate)
 
     def take(self, candidate: Candidate) -> BuildPass | None:
-        """The pass of a candidate that is wanted now, before all that has not begun; None where there are no lanes."""
+        """The pass of a candidate that is wanted now, before all that has not begun; None where there is none."""
         if candidate.sha256 not in self._passes:
             self._withdraw()
         begun = self._begun(candidate)
         try:
             return None if begun is None else begun.result()
-        except (CancelledError, KernelwrightError) as error:
-            self._passes.pop(candidate.sha256, None)  # it may do another time
-            if isinstance(error, KernelwrightError):
-                raise
+        except (CancelledError, KernelwrightError, OSError):  # it only saves time; another pass may do
+            self._passes.pop(candidate.sha256, None)
             return None
 
     def _begun(self, candidate: Candidate) -> Future[BuildPass] | None:
@@ -127,12 +119,12 @@ class BuildAhead:
         """Import and construct a candidate where it can build and nothing else.
 
         Raises:
-            MachineError: a fault of ours or of the machine.
+            MachineError, OSError: a fault of ours or of the machine.
         """
         try:
             source = inline.apply_knobs(candidate.source, candidate.knobs)
         except (ValueError, SyntaxError):
-            return BuildPass((), ())
+            return BuildPass()
         referee, variant = self._referee, self._variant(candidate)
         door = Door(referee.door_library)
         try:
@@ -162,8 +154,7 @@ class BuildAhead:
         finally:
             door.close()
         compiled = self._compile(source) if candidate.backend == "triton" else b""
-        outcomes = tuple(o if o.product is None else o._replace(product=b"") for o in client.outcomes)
-        return BuildPass(tuple(client.built), outcomes, compiled)
+        return BuildPass(compiled)
 
     def _compile(self, source: str) -> bytes:
         """What Triton compiles for the device that is here in a forward of each variant, for its own workers."""

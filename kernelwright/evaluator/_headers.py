@@ -47,7 +47,9 @@ def _after_blanks(source: str, at: int) -> int:
 class PrecompiledHeaders:
     """Precompiled headers under ``cache_dir``, made in ``sandbox`` when the same ones are asked for a second time."""
 
-    def __init__(self, sandbox: Sandbox, cache_dir: Path, limits: Limits) -> None:
+    def __init__(self, sandbox: Sandbox, cache_dir: Path, limits: Limits, cpus: Sequence[int] | None = None) -> None:
+        """``cpus``: processors for the compiler, all of ours where None."""
+        self._cpus = cpus
         self._sandbox = sandbox
         self._cache = ProductCache(cache_dir / "headers", _CACHE_BYTES)
         self._limits = replace(limits, output_bytes=_HEADER_BYTES)
@@ -71,7 +73,9 @@ class PrecompiledHeaders:
     def _make(self, key: str, text: str, command: list[str]) -> bytes:
         """The precompiled header; empty where there is none to be had, and kept so unless only this attempt failed."""
         script = ["/bin/sh", "-c", '"$@" && cat /job/header.gch', "sh", *command]
-        done = self._sandbox.run(script, files={HEADER_NAME: text.encode()}, limits=self._limits, warm=True)
+        done = self._sandbox.run(
+            script, files={HEADER_NAME: text.encode()}, limits=self._limits, cpus=self._cpus, warm=True
+        )
         if done.reason in ("timeout", "oom", "signal") or b"Killed signal" in done.stderr:
             return b""
         header = b"" if done.reason or done.returncode != 0 else done.stdout  # too large, or no such header

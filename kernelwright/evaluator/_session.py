@@ -240,7 +240,6 @@ class ProblemSession:
             self._on_stage("build")
             found = self._ahead.take(candidate)
         if found is not None:
-            note_builds(found.built, found.outcomes, progress)
             progress.compiled = found.compiled
 
     def _known_variant(self, candidate: Candidate) -> truth.Variant | None:
@@ -297,7 +296,7 @@ class ProblemSession:
         check_set = self.prepare_for(candidate.backend)
         bench = self._bench(progress.device)
         with contextlib.ExitStack() as ending:
-            replay = None if control else ending.enter_context(self._replay(candidate, check_set))
+            replay = None if control else ending.enter_context(self._replay(candidate, check_set, progress))
             with progress.timed("build"):
                 self._on_stage("build")
                 side = self._start(candidate, check_set, "build", progress, replay)
@@ -492,12 +491,12 @@ class ProblemSession:
         if reason := evidence.objection():
             raise Refused(Status.REWARD_HACK, "ghost", reason)
 
-    def _replay(self, candidate: Candidate, check_set: truth.CheckSet) -> Replay:
+    def _replay(self, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> Replay:
         """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""
         return Replay(
             self._referee.builds,
             lambda builds: self._contestant(candidate, builds),
-            lambda side: self._load(side, candidate, check_set, ghost=True),
+            lambda side: self._load(side, candidate, check_set, ghost=True, compiled=progress.compiled),
         )
 
     def _profile(self, check_set: truth.CheckSet, progress: Progress) -> None:

@@ -7,6 +7,7 @@ The compiler itself checks that it fits the options and macros of a build, and r
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -17,22 +18,40 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernelwright import inline
+from kernelwright.errors import KernelwrightError
 from kernelwright.sandbox import Limits, Mount, Sandbox
 
-__all__ = ["PREAMBLE", "TorchHeaders"]
+__all__ = ["PREAMBLE", "TorchHeaders", "headers_digest"]
 
 PREAMBLE = "/headers/preamble.h"
 _FOLDER, _NAME = PREAMBLE.rsplit("/", 1)
 _MOST_KEPT = 3  # of half a gigabyte each
 _LONGEST_S = 240.0
 _ABANDONED_S = 3600.0  # after which what somebody began to make is nobody's
+_USUAL = {(), ("-O2",), ("-ffast-math",)}  # options that are worth it, beside those that all have
+_ALL_HAVE = {"-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++20"}
 _RUNGS = ("bwrap", "docker")  # that can show a folder of the host
+
+
+@functools.lru_cache(maxsize=1)
+def headers_digest() -> str:
+    """A hash of our own headers that stand for torch's."""
+    folders = (inline.fewer_headers("cpp"), inline.fewer_headers("cuda"))
+    texts = [path.read_text() for folder in folders for path in sorted(folder.rglob("*.h"))]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _tuning(flags: Sequence[str]) -> tuple[str, ...]:
+    """The options that a precompiled header has to have as well, beside those that all have."""
+    return tuple(flag for flag in flags if not flag.startswith(("-D", "-l")) and flag not in _ALL_HAVE)
 
 
 class TorchHeaders:
     """Precompiled headers under ``cache_dir``, made in ``sandbox``."""
 
-    def __init__(self, sandbox: Sandbox, cache_dir: Path, limits: Limits) -> None:
+    def __init__(self, sandbox: Sandbox, cache_dir: Path, limits: Limits, cpus: Sequence[int] | None = None) -> None:
+        """``cpus``: processors for the compiler, all of ours where None."""
+        self._cpus = cpus
         self._sandbox = sandbox
         self._root = cache_dir / "torch_headers"
         self._limits = replace(limits, wall_s=_LONGEST_S)
@@ -42,7 +61,7 @@ class TorchHeaders:
 
         None where there is none yet, or this sandbox cannot show it.
         """
-        if self._sandbox.name not in _RUNGS:
+        if self._sandbox.name not in _RUNGS or _tuning(flags) not in _USUAL:
             return None
         folder = self._folder(flags)
         with contextlib.suppress(OSError):
@@ -53,7 +72,7 @@ class TorchHeaders:
 
     def is_wanted(self, flags: Sequence[str]) -> bool:
         """Whether to make it now: these flags were asked for before, and nobody has made it, or failed to."""
-        if self._sandbox.name not in _RUNGS:
+        if self._sandbox.name not in _RUNGS or _tuning(flags) not in _USUAL:
             return False
         asked = self._folder(flags).with_suffix(".asked")
         with contextlib.suppress(OSError):
@@ -73,9 +92,13 @@ class TorchHeaders:
         try:
             made.chmod(0o1777)  # the builder is somebody else
             (made / _NAME).write_text(inline.torch_preamble())
-            command = inline.torch_preamble_command(flags, PREAMBLE, f"{PREAMBLE}.gch")
+            command = inline.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
             done = self._sandbox.run(
-                command, mounts=[Mount(str(made), _FOLDER, writable=True)], limits=self._limits, warm=True
+                command,
+                mounts=[Mount(str(made), _FOLDER, writable=True)],
+                limits=self._limits,
+                cpus=self._cpus,
+                warm=True,
             )
             if done.reason or b"No space left" in done.stderr:  # another time it may do
                 return
@@ -86,16 +109,15 @@ class TorchHeaders:
             made.chmod(0o755)
             with contextlib.suppress(OSError):  # another process was faster
                 made.rename(folder)
-        except OSError:
+        except (OSError, KernelwrightError):  # it only saves time
             pass
         finally:
             shutil.rmtree(made, ignore_errors=True)
             self._forget()
 
     def _folder(self, flags: Sequence[str]) -> Path:
-        command = inline.torch_preamble_command(flags, PREAMBLE, f"{PREAMBLE}.gch")
-        header = (inline.fewer_headers("cpp") / "torch" / "extension.h").read_text()
-        content = f"{command}\0{header}\0{inline.compiler_version()}\0{inline.torch_version()}"
+        command = inline.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
+        content = f"{command}\0{headers_digest()}\0{inline.compiler_version()}\0{inline.torch_version()}"
         return self._root / hashlib.sha256(content.encode()).hexdigest()
 
     def _forget(self) -> None:

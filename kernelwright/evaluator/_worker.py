@@ -483,8 +483,9 @@ class Runner:
 
             if ghost:
                 _triton_launches.idle()
-            elif len(fds) > 1:
-                _triton_launches.lay_down(f"/proc/self/fd/{fds[1]}")
+            if len(fds) > 1:
+                with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
+                    _triton_launches.lay_down(f"/proc/self/fd/{fds[1]}")
         elif self.checked_by == "builder":
             inline.only_build()
         if ghost and self.checked_by in ("emulator", "device"):

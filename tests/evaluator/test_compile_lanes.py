@@ -13,6 +13,7 @@ from referee_candidates import KERNEL, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
+from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes
 from kernelwright.records import Candidate, Status
 
@@ -77,7 +78,7 @@ def test_what_is_built_ahead_is_there_when_it_is_judged(rehearsal, session):
     assert session.builds_ahead("cpp")
     before = products(rehearsal)
     session.build_ahead(own("ahead"))
-    assert session._ahead.take(own("ahead")).outcomes
+    assert session._ahead.take(own("ahead")) is not None
     made = products(rehearsal) - before
     assert len(made) == 1
     assert session.judge(own("ahead"), time=False).verdict.status is Status.PASSED
@@ -93,18 +94,38 @@ def test_kernels_that_are_built_in_the_constructor_are_built_ahead_too(rehearsal
     made = Candidate(problem_id="softmax", source=late.replace("        lib.", "        self.lib."), backend="cpp")
     before = products(rehearsal)
     session.build_ahead(made)
-    assert session._ahead.take(made).outcomes
+    assert session._ahead.take(made) is not None
     assert len(products(rehearsal) - before) == 1
     assert session.judge(made, time=False).verdict.status is Status.PASSED
 
 
-def test_a_build_that_fails_never_takes_the_lane_of_the_device(rehearsal, session):
+def test_a_build_that_failed_ahead_is_not_compiled_again_in_the_lane(rehearsal, session, monkeypatch):
+    compiled = []
+    compile_ = BuildService._compile
+    monkeypatch.setattr(
+        BuildService, "_compile", lambda *given, **named: compiled.append(1) or compile_(*given, **named)
+    )
     broken = Candidate(problem_id="softmax", source=candidate(kernel="this is no C++"), backend="cpp")
-    with rehearsal.lane():  # whoever asks for it now waits for ever
-        verdict = session.judge(broken).verdict
+    verdict = session.judge(broken).verdict
     assert verdict.status is Status.COMPILE_ERROR
     assert verdict.failed_stage == "build"
-    assert "the build failed" in verdict.reason
+    assert len(compiled) == 1
+
+
+def test_what_is_built_for_a_device_that_is_only_pretended_decides_nothing(session):
+    top = "if torch.cuda.is_available():\n    cpp('#error for another device')"
+    made = Candidate(problem_id="softmax", source=candidate(top=top), backend="cpp")
+    assert session.judge(made, time=False).verdict.status is Status.PASSED
+
+
+def test_a_pass_that_the_machine_fails_costs_nothing_but_time(session, monkeypatch):
+    def fail(*given):
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(BuildAhead, "_pass", fail)
+    session.build_ahead(own("unlucky"))
+    for _ in range(2):
+        assert session.judge(own("unlucky"), time=False).verdict.status is Status.PASSED
 
 
 def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
@@ -161,7 +182,7 @@ def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
             order.append(made.source)
             begun.set()
             assert go.wait(WAIT_S)
-            return BuildPass((), ())
+            return BuildPass()
 
     lanes = Lanes(1, ())
     referee = type("R", (), {"compile_lanes": lanes})()
@@ -173,9 +194,9 @@ def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
         ahead.submit(made)
         ahead.submit(made)
     assert begun.wait(WAIT_S)
-    assert ahead.take(named[3]) == BuildPass((), ())
+    assert ahead.take(named[3]) == BuildPass()
     assert order == ["first", "now"]
-    assert ahead.take(named[1]) == ahead.take(named[1]) == BuildPass((), ())
+    assert ahead.take(named[1]) == ahead.take(named[1]) == BuildPass()
     ahead.close()
     assert order == ["first", "now", "second"]
     lanes.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright import inline
+from kernelwright.errors import SandboxError
 from kernelwright.evaluator import _build, _torch_headers
 from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._torch_headers import PREAMBLE
@@ -30,17 +31,21 @@ class Compiler:
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, str]] = []  # what it was, and its command line
+        self.cpus: list[tuple[int, ...] | None] = []
         self.errors: dict[str, str] = {}  # what it says of a source, by the headers that it is compiled with
 
-    def run(self, argv, *, mounts=(), **options):
+    def run(self, argv, *, mounts=(), cpus=None, **options):
+        self.cpus.append(cpus)
         command = " ".join(argv)
-        if "c++-header" in command:
+        if "c++-header" in command and not mounts:  # of system headers
+            kind = "header"
+        elif "c++-header" in command:
             kind = "header"
             (Path(mounts[0].source) / "preamble.h.gch").write_bytes(b"precompiled")
             assert mounts[0].writable
         else:
             kind = "few" if OURS in command else "all"
-            assert ("-include" in command) == bool(mounts)
+            assert (PREAMBLE in command) == bool(mounts)
             assert not any(mount.writable for mount in mounts)
             assert all((Path(mount.source) / "preamble.h.gch").exists() for mount in mounts)
             kind += " after the preamble" if mounts else ""
@@ -81,7 +86,7 @@ def test_the_second_build_with_the_same_options_has_the_headers_made_that_the_th
     assert f"-include {PREAMBLE}" in compiler.runs[-1][1]
 
 
-def test_other_options_have_headers_of_their_own_and_macros_play_no_part(build, compiler):
+def test_usual_options_have_headers_of_their_own_and_macros_play_no_part(build, compiler):
     first, second, third, fourth = variants(4)
     build(first, "-O2")
     build(second, "-O3")
@@ -89,8 +94,23 @@ def test_other_options_have_headers_of_their_own_and_macros_play_no_part(build, 
     build(third, "-O2", "-DN=3")
     assert compiler.kinds.count("header") == 1
     assert "-DN" not in dict(compiler.runs)["header"]
-    build(fourth, "-O2", "-DN=4")
+    build(fourth, "-O2", "-DN=4", "-march=native")
     assert compiler.kinds[-1] == "few after the preamble"
+
+
+def test_unusual_options_have_none_since_anybody_can_think_of_many(build, compiler):
+    for source in variants(4):
+        build(source, "-O2", "-fno-math-errno")
+    assert compiler.kinds == ["few"] * 4
+
+
+def test_all_that_is_compiled_stays_on_the_processors_that_are_given(compiler, tmp_path):
+    service = BuildService(compiler, tmp_path, timeout_s=60, memory_bytes=1 << 30, cpus=(1, 2))
+    for number, source in enumerate(variants(3)):
+        service.build({"language": "torch_extension", "flags": [], "name": "ext"}, source)
+        service.build({"language": "cpp", "flags": [], "name": ""}, f"#include <cmath>\nint f() {{ return {number}; }}")
+    assert compiler.kinds.count("header") == 2
+    assert set(compiler.cpus) == {(1, 2)}
 
 
 def test_a_source_that_does_not_begin_with_torchs_header_is_never_read_after_it(build, compiler):
@@ -138,18 +158,19 @@ def test_headers_are_made_later_where_the_disk_was_full(build, compiler, tmp_pat
 
 def test_those_used_longest_ago_are_forgotten(build, compiler, tmp_path, monkeypatch):
     monkeypatch.setattr(_torch_headers, "_MOST_KEPT", 2)
-    texts = iter(variants(20))
-    seen = set()
-    for level in "0123":
-        build(next(texts), f"-O{level}")
-        build(next(texts), f"-O{level}")
+    texts, seen = iter(variants(20)), set()
+    for version in "0123":
+        monkeypatch.setattr(_build.inline, "torch_version", lambda now=version: now)
+        build(next(texts))
+        build(next(texts))
         kept = {folder for folder in (tmp_path / "torch_headers").iterdir() if folder.is_dir()}
         (made,) = kept - seen
-        os.utime(made, (int(level), int(level)))
+        os.utime(made, (int(version), int(version)))
         seen |= kept
     assert len(kept) == 2
-    build(next(texts), "-O0")
-    build(next(texts), "-O0")
+    monkeypatch.setattr(_build.inline, "torch_version", lambda: "0")
+    build(next(texts))
+    build(next(texts))
     assert compiler.kinds.count("header") == 5
 
 
@@ -158,6 +179,30 @@ def test_where_no_folder_can_be_shown_there_are_few_headers_all_the_same(build, 
     for source in variants(3):
         build(source)
     assert compiler.kinds == ["few"] * 3
+
+
+def test_other_headers_of_ours_have_products_of_their_own(build, monkeypatch):
+    assert [build().cached, build().cached] == [False, True]
+    monkeypatch.setattr(_build, "headers_digest", lambda: "changed")
+    assert not build().cached
+
+
+def test_headers_that_cannot_be_made_or_shown_cost_nothing_but_time(build, compiler, monkeypatch):
+    run = compiler.run
+
+    def refuse(argv, *, mounts=(), **options):
+        if mounts:
+            raise SandboxError("no such folder")
+        return run(argv, mounts=mounts, **options)
+
+    first, second, third, fourth, fifth = variants(5)
+    monkeypatch.setattr(compiler, "run", refuse)
+    assert build(first).product == build(second).product == b"product"
+    monkeypatch.undo()
+    assert build(third).product == build(fourth).product == b"product"
+    monkeypatch.setattr(compiler, "run", refuse)
+    assert build(fifth).product == b"product"
+    assert compiler.kinds[-1] == "few"
 
 
 def test_a_torch_of_another_version_has_products_of_its_own(build, compiler, monkeypatch):
@@ -220,6 +265,21 @@ torch::Tensor go(torch::Tensor x, torch::optional<torch::Tensor> bias, double sc
   return at::matmul(y.t().contiguous(), w.view({x.size(0), -1})).sum(0).to(at::kFloat) + rows.size(0);
 }
 """
+
+
+def test_factories_are_torchs_own_and_not_those_below_them(tmp_path):
+    """``torch::zeros`` keeps ``requires_grad``; ``at::zeros`` of the same text loses it without an error."""
+    preprocessed = subprocess.run(
+        ["g++", "-std=c++20", "-E", "-P", f"-I{fewer_headers('cuda')}", "-DAT_PER_OPERATOR_HEADERS", "-x", "c++", "-"]
+        + [f"-isystem{folder}" for folder in inline.torch_header_folders()],
+        input="#include <torch/extension.h>\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    last = preprocessed.rindex("at::Tensor zeros(at::IntArrayRef size, at::TensorOptions options")  # torch's hides at's
+    in_torch = preprocessed[last:]
+    assert "make_variable" in in_torch[:600]
 
 
 def test_the_few_headers_for_launchers_have_what_launchers_use(tmp_path):

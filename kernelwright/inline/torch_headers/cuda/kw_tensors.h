@@ -1,8 +1,7 @@
 // What a launcher of CUDA kernels mostly needs of torch: the tensor with its methods, options, dispatch by dtype, and the
 // operators that make tensors. With torch's own headers CUDA's compiler, whose parsers read everything three times, takes
 // five times as long. A source that does not compile with this one is compiled with torch's.
-#ifndef KW_TENSORS_H
-#define KW_TENSORS_H
+#pragma once
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #define AT_PER_OPERATOR_HEADERS
@@ -24,32 +23,23 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/transpose.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+
+#include <torch/csrc/autograd/generated/variable_factories.h>
 
 namespace torch {
 
@@ -70,5 +60,3 @@ constexpr auto kFloat32 = at::kFloat;
 constexpr auto kFloat64 = at::kDouble;
 
 }  // namespace torch
-
-#endif
