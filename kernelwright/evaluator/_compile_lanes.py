@@ -5,7 +5,8 @@ it, and asks for builds on the way; the build service answers, and keeps each pr
 of. No verdict depends on a pass: the contestant that comes later finds its products made, or that they cannot be. What
 Triton compiles by itself is compiled the same way under fake tensors, and handed to the candidate's own workers alone.
 
-Where no cores are left over there are no lanes: beside what is timed on the same cores nothing is to be built.
+Where no cores are left over there are no lanes: beside what is timed on the same cores nothing is to be built. What
+another process of kernelwright times meanwhile is on cores of its own choice, which may be these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernelwright import inline
@@ -26,7 +28,7 @@ from kernelwright.sandbox import WorkerFailed as CallFailed
 if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
-__all__ = ["BuildAhead", "BuildPass", "CompileLanes", "pick_lanes"]
+__all__ = ["BuildAhead", "BuildPass", "CompileLanes", "pick_lanes", "siblings"]
 
 _MOST_LANES = 4
 _PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
@@ -59,14 +61,28 @@ class CompileLanes:
             self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
-def pick_lanes(asked: int | str, cpus: Sequence[int], threads: int) -> tuple[int, Sequence[int]]:
-    """How many lanes, and their processors: those that neither the referee's clock nor the worker's threads take.
+def siblings(cpu: int) -> set[int]:
+    """Processors that share a core with ``cpu``, itself among them."""
+    try:
+        listed = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+        ranges = [part.split("-") for part in listed.strip().split(",")]
+        return {cpu}.union(*(range(int(first), int(last) + 1) for first, *_, last in ([*r, r[-1]] for r in ranges)))
+    except (OSError, ValueError):
+        return {cpu}
+
+
+def pick_lanes(
+    asked: int | str, cpus: Sequence[int], threads: int, siblings: Callable[[int], set[int]] = siblings
+) -> tuple[int, Sequence[int]]:
+    """How many lanes, and their processors: on cores that neither the referee's clock nor the worker's threads take.
 
     Args:
         asked: a number, or "auto" for one for each processor left over, up to 4.
         cpus: processors that may be used, sorted; the first is the referee's, the last ``threads`` the workers'.
+        siblings: which share a core.
     """
-    left = cpus[1:-threads] if len(cpus) > threads + 1 else []
+    timed = {cpus[0], *cpus[-threads:]}
+    left = [cpu for cpu in cpus if not siblings(cpu) & timed]
     if isinstance(asked, str):
         return min(len(left), _MOST_LANES), left
     return asked, left or cpus

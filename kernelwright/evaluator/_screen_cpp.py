@@ -25,6 +25,7 @@ _INTERPRETER_WORDS = re.compile(r"Py(?:Run|Frame|ThreadState|Interpreter|Gilstat
 # Of the headers and the runtime that stand in for CUDA's; what begins with kw_ otherwise may be a kernel's own.
 _EMULATOR_WORDS = re.compile(
     r"KW_(?:EMULATED|RUNTIME|UNWATCHED|PLAIN|PROCESSORS|SHARED_\w+)|__wrap_\w+|__tsan_\w+|__SANITIZE_THREAD__"
+    r"|kw_tensors|torch_headers"
     r"|kw_(?:(?:thread|block)_index|(?:block|grid)_dim|run|message|sync_\w+|warp|dynamic_shared|lane|live_lanes|access)"
     r"|kw_(?:fail|fence|pause|clock_tick|allow\w*|forget\w*|know_module|order|launch\w*|idle|kernel_launch|product_\w+)"
 )

@@ -14,7 +14,7 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes
+from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes, siblings
 from kernelwright.records import Candidate, Status
 
 pytestmark = pytest.mark.untimed
@@ -53,6 +53,7 @@ def products(referee) -> set[str]:
 @pytest.mark.parametrize(
     ("asked", "cpus", "threads", "lanes"),
     [
+        ("auto", [0], 1, (0, [])),
         ("auto", [0, 1], 1, (0, [])),
         ("auto", [0, 1, 2], 1, (1, [1])),
         ("auto", [0, 1, 2, 3, 4, 5], 2, (3, [1, 2, 3])),
@@ -63,7 +64,12 @@ def products(referee) -> set[str]:
     ],
 )
 def test_lanes_take_no_core_that_something_is_timed_on(asked, cpus, threads, lanes):
-    assert pick_lanes(asked, cpus, threads) == lanes
+    assert pick_lanes(asked, cpus, threads, lambda cpu: {cpu}) == lanes
+
+
+def test_lanes_take_no_processor_that_shares_a_core_with_one_that_something_is_timed_on():
+    assert pick_lanes("auto", list(range(8)), 1, lambda cpu: {cpu, (cpu + 4) % 8}) == (4, [1, 2, 5, 6])
+    assert 0 in siblings(0)
 
 
 def test_without_a_device_nothing_is_built_ahead(softmax, referee):

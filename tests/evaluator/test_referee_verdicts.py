@@ -9,6 +9,7 @@ from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
+from kernelwright.evaluator._check_stage import CheckStage
 from kernelwright.evaluator._timing import ReadTimes, Turns
 from kernelwright.records import Candidate, Stage, Status
 
@@ -144,8 +145,8 @@ def test_a_fork_bomb_ends_as_a_status(judge_softmax):
 
 
 def test_idling_once_checked_is_seen_while_timed(judge_softmax, softmax, monkeypatch):
-    for stage in ("_check", "_own_kernels"):
-        monkeypatch.setattr(type(softmax), stage, lambda *arguments, **options: None)
+    for stage in ((CheckStage, "run"), (type(softmax), "_own_kernels")):
+        monkeypatch.setattr(*stage, lambda *arguments, **options: None)
     refused(judge_softmax(candidate("y.zero_()")), Status.INCORRECT_NUMERICAL, "time")
 
 
@@ -159,8 +160,8 @@ def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monk
     with Referee(settings) as own, own.open(wide, baselines=("eager",)) as session:
         evaluation = session.judge(Candidate(problem_id=wide.id, source=RIGHT, backend="cpp"))
         assert evaluation.verdict.passed, evaluation.verdict.reason
-        for stage in ("_check", "_own_kernels"):
-            monkeypatch.setattr(type(session), stage, lambda *arguments, **options: None)
+        for stage in ((CheckStage, "run"), (type(session), "_own_kernels")):
+            monkeypatch.setattr(*stage, lambda *arguments, **options: None)
         for look in ("_compare", "_judge_reserve"):
             monkeypatch.setattr(Turns, look, lambda *arguments: None)
         evaluation = session.judge(Candidate(problem_id=wide.id, source=f"{RIGHT}\n\n{idle}", backend="cpp"))

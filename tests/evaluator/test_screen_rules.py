@@ -221,6 +221,7 @@ REFUSED_CPP = {
         "auto f() { return PyEval_GetFrame(); }",
     ],
     "harness-access": [
+        "#if __has_include(<kw_tensors.h>)\n#define EXACT 1\n#endif",
         "#if defined(KW_EMULATED)\n#define EXACT 1\n#endif",
         "#define SEEN KW_EMULATED\nconst int n = SEEN;",
         "#define JOIN(a, b) a##b\nconst int n = JOIN(KW_EMU, LATED);",
