@@ -1,4 +1,7 @@
-"""What compilers made, kept by content hash; a folder each, checked when it is read, the longest unused forgotten."""
+"""What compilers made, kept by content hash; a folder each, checked when it is read, the longest unused forgotten.
+
+Compilers build for the processor that they run on. So a product is another one's where machines share a folder.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import os
 import shutil
 import threading
 from pathlib import Path
+
+from kernelwright import inline
 
 _DATA = "product.so"
 _LOG = "log"
@@ -22,7 +27,7 @@ class ProductCache:
 
     def load(self, key: str) -> tuple[bytes, str] | None:
         """Product and log; None where there is none, or a damaged one."""
-        folder = self._root / key
+        folder = self._folder(key)
         try:
             product = (folder / _DATA).read_bytes()
             os.utime(folder / _DATA)
@@ -33,24 +38,31 @@ class ProductCache:
 
     def keep(self, key: str, product: bytes, log: str) -> None:
         """Store atomically; a full disk only costs the next build."""
-        folder = self._root / key
+        folder = self._folder(key)
         digest = hashlib.sha256(product).hexdigest()
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, data in ((_DATA, product), (_LOG, f"{digest}\n{log}".encode())):
-                temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
+        for name, data in ((_DATA, product), (_LOG, f"{digest}\n{log}".encode())):
+            temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
                 temporary.write_bytes(data)
                 temporary.replace(folder / name)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                return
 
     def is_first_request(self, key: str) -> bool:
         """Whether nobody has asked for ``key`` yet; from now on somebody has."""
         try:
-            (self._root / key).mkdir(parents=True)
+            self._folder(key).mkdir(parents=True)
         except FileExistsError:
             return False
         except OSError:
             return True
         return True
+
+    def _folder(self, key: str) -> Path:
+        return self._root / hashlib.sha256(f"{key}\0{inline.processor()}".encode()).hexdigest()
 
     def _prune(self, size_bytes: int) -> None:
         entries = []

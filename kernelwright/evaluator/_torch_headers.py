@@ -30,6 +30,7 @@ _LONGEST_S = 240.0
 _ABANDONED_S = 3600.0  # after which what somebody began to make is nobody's
 _USUAL = {(), ("-O2",), ("-ffast-math",)}  # options that are worth it, beside those that all have
 _ALL_HAVE = {"-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++20"}
+_ROOM_BYTES = 2 << 30  # that the disk must have before one is made
 _RUNGS = ("bwrap", "docker")  # that can show a folder of the host
 
 
@@ -77,7 +78,7 @@ class TorchHeaders:
         asked = self._folder(flags).with_suffix(".asked")
         with contextlib.suppress(OSError):
             if asked.exists():
-                return not asked.with_suffix("").exists()
+                return not asked.with_suffix("").exists() and shutil.disk_usage(self._root).free > _ROOM_BYTES
             asked.parent.mkdir(parents=True, exist_ok=True)
             asked.touch()
         return False
@@ -118,6 +119,7 @@ class TorchHeaders:
     def _folder(self, flags: Sequence[str]) -> Path:
         command = inline.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
         content = f"{command}\0{headers_digest()}\0{inline.compiler_version()}\0{inline.torch_version()}"
+        content += f"\0{inline.processor()}"
         return self._root / hashlib.sha256(content.encode()).hexdigest()
 
     def _forget(self) -> None:

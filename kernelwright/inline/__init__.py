@@ -45,7 +45,7 @@ from kernelwright.inline._knobs import apply_knobs
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
 from kernelwright.inline._recording import record_calls
-from kernelwright.inline._toolchain import BuildError, compiler_version, header_command
+from kernelwright.inline._toolchain import BuildError, compiler_version, header_command, processor
 
 __all__ = [
     "ArgumentError",
@@ -80,6 +80,7 @@ __all__ = [
     "only_build",
     "parse_signatures",
     "patch_load_inline",
+    "processor",
     "record_calls",
     "reset_persisting_cache",
     "seen_launches",

@@ -71,7 +71,7 @@ def define_flags(defines: Mapping[str, int | float | str | bool] | None) -> tupl
 
 
 @functools.lru_cache(maxsize=1)
-def machine() -> str:
+def processor() -> str:
     """What ``-march=native`` depends on: the instruction sets of this machine's processor."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -107,7 +107,7 @@ def build_cached(
     compiler = shutil.which("g++")
     if compiler is None:
         raise BuildError("no C++ compiler: g++ is not on PATH; install it (apt install g++)")
-    content = {**parts, "source": source, "compiler": compiler_version(compiler), "machine": machine()}
+    content = {**parts, "source": source, "compiler": compiler_version(compiler), "machine": processor()}
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     folder = cache_root() / key
     product = folder / "kernel.so"

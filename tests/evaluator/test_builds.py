@@ -104,7 +104,35 @@ def test_what_was_only_asked_for_is_forgotten_like_products(tmp_path):
     assert cache.is_first_request("asked")
     assert not cache.is_first_request("asked")
     cache.keep("kept", b"x" * 5000, "log")
-    os.utime(tmp_path / "asked", (0, 0))  # long ago
+    (asked,) = (folder for folder in tmp_path.iterdir() if not any(folder.iterdir()))
+    os.utime(asked, (0, 0))  # long ago
     again = ProductCache(tmp_path, 6000)
     assert again.load("kept") == (b"x" * 5000, "log")
     assert again.is_first_request("asked")
+
+
+def test_what_was_built_for_another_processor_is_not_there(tmp_path, monkeypatch):
+    cache = ProductCache(tmp_path, 1 << 30)
+    cache.keep("kernel", b"for this one", "")
+    assert cache.load("kernel") == (b"for this one", "")
+    monkeypatch.setattr(inline, "processor", lambda: "flags: none of these")
+    assert cache.load("kernel") is None
+    cache.keep("kernel", b"for the other", "")
+    monkeypatch.undo()
+    assert cache.load("kernel") == (b"for this one", "")
+
+
+def test_a_full_disk_costs_a_build_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(path, data):
+        with path.open("wb") as file:
+            file.write(data[:3])
+        raise OSError(28, "No space left on device")
+
+    cache = ProductCache(tmp_path, 1 << 30)
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    cache.keep("kernel", b"product", "log")
+    monkeypatch.undo()
+    assert cache.load("kernel") is None
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    cache.keep("kernel", b"product", "log")
+    assert cache.load("kernel") == (b"product", "log")

@@ -14,7 +14,9 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator._build import BuildService
+from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes, siblings
+from kernelwright.evaluator._device import Device
 from kernelwright.records import Candidate, Status
 
 pytestmark = pytest.mark.untimed
@@ -132,6 +134,65 @@ def test_a_pass_that_the_machine_fails_costs_nothing_but_time(session, monkeypat
     session.build_ahead(own("unlucky"))
     for _ in range(2):
         assert session.judge(own("unlucky"), time=False).verdict.status is Status.PASSED
+
+
+def test_a_pass_keeps_to_the_cores_of_the_lanes(rehearsal, session, monkeypatch):
+    first = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(rehearsal.compile_lanes, "cpus", (first,))
+    asked = []
+    build = rehearsal.builds.build
+    monkeypatch.setattr(rehearsal.builds, "build", lambda *given: asked.append(given[1]) or build(*given))
+    note = "SOURCE += '// on ' + ','.join(map(str, sorted(os.sched_getaffinity(0))))"
+    source = candidate().replace("lib = cpp", f"import os\n{note}\nlib = cpp")
+    session._ahead.take(Candidate(problem_id="softmax", source=source, backend="cpp"))
+    assert [text.rpartition("// on ")[2] for text in asked] == [str(first)]
+
+
+def test_what_was_compiled_in_a_pass_is_handed_to_the_candidate_alone(session, monkeypatch):
+    handed = []
+    load = Referee.load
+
+    def watched(referee, client, door, source, *, role, compiled=b"", **given):
+        handed.append((role, compiled))
+        load(referee, client, door, source, role=role, compiled=compiled, **given)
+
+    monkeypatch.setattr(Referee, "load", watched)
+    monkeypatch.setattr(BuildAhead, "_pass", lambda ahead, made: BuildPass(b"compiled"))
+    assert session.judge(own("handed"), time=False).verdict.status is Status.PASSED
+    assert {compiled for role, compiled in handed if role == "candidate"} == {b"compiled"}
+    assert {compiled for role, compiled in handed if role != "candidate"} <= {b""}
+
+
+GPU = Device("cuda:0", "a GPU that is not here", "sm_90a", 80 << 30)
+
+
+def test_triton_is_compiled_ahead_for_the_device_that_is_here_and_on_the_cores_of_the_lanes(rehearsal, monkeypatch):
+    class Fake:
+        def call(self, entry, payload, *, limits, cpus, max_reply_bytes):
+            return {"files": {payload["source"]: [payload["architectures"], list(cpus), limits.allow_exec]}}
+
+    problem = make_problem(SOFTMAX_PROBLEM, "softmax")
+    ahead = BuildAhead(rehearsal, problem, lambda made: None)
+    assert ahead._compile("text") == b""  # nothing to compile for
+    monkeypatch.setattr(rehearsal, "device", GPU)
+    monkeypatch.setattr(rehearsal, "sandbox", Fake())
+    assert json.loads(ahead._compile("text")) == {"files": {"text": [[90], list(rehearsal.compile_lanes.cpus), True]}}
+
+
+def test_a_worker_on_a_gpu_gets_what_was_compiled_after_the_code_of_the_digest(rehearsal, monkeypatch):
+    class Fake:
+        def request(self, operation, *, fds, **given):
+            self.received = [os.pread(fd, 100, 0) for fd in fds[4:]]
+
+    client, door = Fake(), Door(rehearsal.door_library)
+    monkeypatch.setattr(rehearsal, "_digest_code", b"digest")
+    try:
+        rehearsal.load(client, door, "", role="candidate", mode="eval", device=GPU, compiled=b"compiled")
+        assert client.received == [b"digest", b"compiled"]
+        rehearsal.load(client, door, "", role="reference", mode="eval", device=GPU)
+        assert client.received == [b"digest"]
+    finally:
+        door.close()
 
 
 def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
