@@ -1,0 +1,22 @@
+"""Language models: asked through a budget, with every reply kept, so that nothing is ever paid twice."""
+
+from __future__ import annotations
+
+from kernelwright.agents.llm._faults import RETRIED, UNBILLED, AwaitingReply, FaultKind, ModelFault
+from kernelwright.agents.llm._types import Message, Parameters, Place, Provider, Reply, Request, Stop, Usage
+
+__all__ = [
+    "RETRIED",
+    "UNBILLED",
+    "AwaitingReply",
+    "FaultKind",
+    "Message",
+    "ModelFault",
+    "Parameters",
+    "Place",
+    "Provider",
+    "Reply",
+    "Request",
+    "Stop",
+    "Usage",
+]

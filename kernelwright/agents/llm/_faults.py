@@ -1,0 +1,37 @@
+"""What goes wrong between us and a model, by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernelwright.errors import KernelwrightError
+
+FaultKind = Literal[
+    "rate-limit", "overloaded", "server-error", "timeout", "connection", "cut-stream", "rejected", "credentials"
+]
+# Refused before any work was done: nobody is billed for these. All else may have been worked on.
+UNBILLED: frozenset[FaultKind] = frozenset({"rate-limit", "overloaded", "rejected", "credentials"})
+RETRIED: frozenset[FaultKind] = frozenset(
+    {"rate-limit", "overloaded", "server-error", "timeout", "connection", "cut-stream"}
+)
+
+
+class ModelFault(KernelwrightError):
+    """A request that got no reply. ``data`` holds ``kind`` and, where the provider said so, ``retry_after_s``."""
+
+    exit_code = 3
+
+    @property
+    def kind(self) -> FaultKind:
+        """Which fault."""
+        kind: FaultKind = self.data["kind"]
+        return kind
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the provider asked to wait."""
+        return self.data.get("retry_after_s")
+
+
+class AwaitingReply(KernelwrightError):
+    """A reply that somebody is still to write; ``data["path"]`` is where it will be read from."""
