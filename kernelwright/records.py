@@ -344,7 +344,11 @@ class Advice(Record):
 
 
 class LLMCall(Record):
-    """One call of a language model. Unknown cost is None, never 0."""
+    """One reply of a language model. Unknown cost is None, never 0.
+
+    ``key`` is what the reply is found under when the same question comes again. ``input_tokens`` counts all of the
+    prompt, cached or not, and ``output_tokens`` all that was generated.
+    """
 
     role: str
     provider: str
@@ -354,8 +358,15 @@ class LLMCall(Record):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
     cost_usd: float | None = None
     seconds: float = 0.0
+    stop: str = "complete"  # why it ended: "complete", "length" or "refused"
+    key: str | None = None
+    problem: str | None = None
+    sample: int = 0
+    attempt: int = 0
 
 
 class RunConfig(Record):

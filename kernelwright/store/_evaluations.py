@@ -15,10 +15,10 @@ from kernelwright.records import (
     TimingSample,
     Verdict,
 )
+from kernelwright.store._calls import Calls
 from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import BestRow, StoredEvaluation
-from kernelwright.store._runs import Runs
 
 _SELECT = (
     "SELECT evaluations.*, candidates.sha256, candidates.problem, candidates.source_sha256, candidates.backend, "
@@ -29,7 +29,7 @@ _SELECT = (
 )
 
 
-class Evaluations(Runs):
+class Evaluations(Calls):
     """Methods of the store about verdicts and their evidence."""
 
     def record_evaluation(

@@ -356,6 +356,101 @@ def m005_kernel_resources(db: Database) -> None:
     db.execute("ALTER TABLE profiles ADD COLUMN kernels_json TEXT NOT NULL DEFAULT '[]'")
 
 
-STEPS = (m001_tables, m002_append_only, m003_search, m004_views, m005_kernel_resources)
+# What a budget counts is one row for each time that a provider was asked. While it is open, and where it is booked
+# since nobody knows what it cost, tokens and cost are what was reserved; where it is settled, what was used.
+_CALLS = """
+ALTER TABLE llm_calls ADD COLUMN key TEXT;
+ALTER TABLE llm_calls ADD COLUMN problem TEXT;
+ALTER TABLE llm_calls ADD COLUMN sample INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE llm_calls ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE llm_calls ADD COLUMN stop TEXT NOT NULL DEFAULT 'complete';
+ALTER TABLE llm_calls ADD COLUMN cache_write_tokens INTEGER;
+ALTER TABLE llm_calls ADD COLUMN reasoning_tokens INTEGER;
+CREATE INDEX llm_calls_by_key ON llm_calls(key);
+
+CREATE TABLE llm_requests (
+    id TEXT PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs(id),
+    problem TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    sample INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    try INTEGER NOT NULL,
+    provider TEXT NOT NULL,
+    model TEXT NOT NULL,
+    key TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'settled', 'booked', 'released')),
+    outcome TEXT NOT NULL DEFAULT '',
+    tokens INTEGER NOT NULL CHECK (tokens >= 0),
+    cost_usd REAL CHECK (cost_usd >= 0),
+    call_id TEXT REFERENCES llm_calls(id),
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL
+) STRICT;
+CREATE INDEX llm_requests_by_run ON llm_requests(run_id);
+CREATE TRIGGER llm_requests_refuse_delete BEFORE DELETE ON llm_requests
+    BEGIN SELECT RAISE(ABORT, 'llm_requests are never removed'); END;
+CREATE TRIGGER llm_requests_refuse_update BEFORE UPDATE ON llm_requests WHEN old.state <> 'open'
+    BEGIN SELECT RAISE(ABORT, 'a request that was closed stays as it is'); END;
+
+CREATE TABLE llm_uses (
+    run_id TEXT NOT NULL REFERENCES runs(id),
+    problem TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    sample INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    call_id TEXT NOT NULL REFERENCES llm_calls(id),
+    prompt_sha256 TEXT NOT NULL REFERENCES blobs(sha256),
+    reused INTEGER NOT NULL CHECK (reused IN (0, 1)),
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (run_id, problem, step, role, sample, attempt)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER llm_uses_refuse_update BEFORE UPDATE ON llm_uses
+    BEGIN SELECT RAISE(ABORT, 'llm_uses is append-only'); END;
+CREATE TRIGGER llm_uses_refuse_delete BEFORE DELETE ON llm_uses
+    BEGIN SELECT RAISE(ABORT, 'llm_uses is append-only'); END;
+
+DROP VIEW run_costs;
+CREATE VIEW run_costs AS
+    SELECT runs.id AS run_id, runs.seconds AS seconds, calls.calls AS calls,
+        calls.input_tokens AS input_tokens, calls.output_tokens AS output_tokens,
+        calls.cached_tokens AS cached_tokens, calls.reasoning_tokens AS reasoning_tokens,
+        calls.cost_usd AS known_cost_usd, calls.unknown AS calls_of_unknown_cost,
+        booked.requests AS booked_requests, booked.tokens AS booked_tokens, booked.cost_usd AS booked_cost_usd,
+        (SELECT count(*) FROM llm_uses WHERE llm_uses.run_id = runs.id AND reused) AS reused_replies,
+        CASE WHEN calls.unknown = 0 AND booked.unknown = 0 THEN calls.cost_usd + booked.cost_usd END AS cost_usd,
+        (SELECT count(*) FROM evaluations WHERE evaluations.run_id = runs.id) AS evaluations
+    FROM runs
+    JOIN (
+        SELECT runs.id AS run_id, count(llm_calls.id) AS calls,
+            CAST(total(llm_calls.input_tokens) AS INTEGER) AS input_tokens,
+            CAST(total(llm_calls.output_tokens) AS INTEGER) AS output_tokens,
+            CAST(total(llm_calls.cached_tokens) AS INTEGER) AS cached_tokens,
+            CAST(total(llm_calls.reasoning_tokens) AS INTEGER) AS reasoning_tokens,
+            total(llm_calls.cost_usd) AS cost_usd,
+            -- what arrived without its usage is booked below
+            count(llm_calls.id) - count(llm_calls.cost_usd)
+                - (SELECT count(*) FROM llm_requests WHERE llm_requests.run_id = runs.id
+                    AND state = 'booked' AND call_id IS NOT NULL) AS unknown
+        FROM runs LEFT JOIN llm_calls ON llm_calls.run_id = runs.id GROUP BY runs.id
+    ) AS calls ON calls.run_id = runs.id
+    JOIN (
+        SELECT runs.id AS run_id, count(llm_requests.id) AS requests,
+            CAST(total(llm_requests.tokens) AS INTEGER) AS tokens, total(llm_requests.cost_usd) AS cost_usd,
+            count(llm_requests.id) - count(llm_requests.cost_usd) AS unknown
+        FROM runs LEFT JOIN llm_requests ON llm_requests.run_id = runs.id AND state IN ('booked', 'open')
+        GROUP BY runs.id
+    ) AS booked ON booked.run_id = runs.id;
+"""
+
+
+def m006_model_calls(db: Database) -> None:
+    """Replies that are found again by what was asked; every request with what it was reserved, used or booked for."""
+    db.executescript(_CALLS)
+
+
+STEPS = (m001_tables, m002_append_only, m003_search, m004_views, m005_kernel_resources, m006_model_calls)
 for _step in STEPS:
     MIGRATIONS()(_step)

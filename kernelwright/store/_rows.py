@@ -80,7 +80,10 @@ class RunRow(Record):
 
 
 class RunCosts(Record):
-    """What a run used. ``cost_usd`` is None where the cost of any call is unknown."""
+    """What a run used. ``cost_usd`` is None where the cost of any call is unknown.
+
+    ``booked_*``: requests of which nobody knows what they used; they count as much as was reserved for them.
+    """
 
     run_id: str
     seconds: float
@@ -88,8 +91,14 @@ class RunCosts(Record):
     calls: int
     input_tokens: int
     output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
     known_cost_usd: float
     calls_of_unknown_cost: int
+    booked_requests: int
+    booked_tokens: int
+    booked_cost_usd: float
+    reused_replies: int
     cost_usd: float | None
 
 
@@ -135,6 +144,52 @@ class StoredCall(Record):
     step: int | None
     call: LLMCall
     created_at: str
+
+
+class LoggedReply(Record):
+    """A reply that was kept, with its text."""
+
+    id: str
+    call: LLMCall
+    text: str
+
+
+class UsedReply(Record):
+    """Which reply a run used at which place, and the prompt that was asked there."""
+
+    problem: str
+    step: int
+    role: str
+    sample: int
+    attempt: int
+    call_id: str
+    prompt_sha256: str
+    reused: bool
+
+
+class Spending(Record):
+    """What a run's requests come to: those that are closed, and what is reserved for those that are open.
+
+    Costs are of those whose price is known; ``unknown`` counts the others.
+    """
+
+    tokens: int
+    cost_usd: float
+    open: int
+    open_tokens: int
+    open_cost_usd: float
+    unknown: int
+
+
+class RequestCount(Record):
+    """How many requests of a role ended in the same way; ``outcome`` is "reply" or names a fault."""
+
+    role: str
+    state: Literal["open", "settled", "booked", "released"]
+    outcome: str
+    requests: int
+    tokens: int
+    cost_usd: float
 
 
 class LineageEdge(Record):

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from kernelwright import __version__
 from kernelwright.errors import UsageError
-from kernelwright.records import LLMCall, Problem, RunConfig
+from kernelwright.records import Problem, RunConfig
 from kernelwright.store._catalog import Catalog
 from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._ids import new_id, utc_now
-from kernelwright.store._rows import Event, JobState, ProblemState, RunCosts, RunRow, RunStatus, StoredCall
+from kernelwright.store._rows import Event, JobState, ProblemState, RunCosts, RunRow, RunStatus
 
 
 class Runs(Catalog):
@@ -87,6 +87,14 @@ class Runs(Catalog):
         """The latest runs, newest first."""
         return [_run(row) for row in self._connection.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", [limit])]
 
+    def device_seconds(self, run_id: str) -> float:
+        """Seconds that the referee spent on a run's candidates, all stages of all its evaluations."""
+        rows = self._connection.rows(
+            "SELECT total(value) AS seconds FROM evaluations, json_each(verdict_json, '$.seconds') WHERE run_id = ?",
+            [run_id],
+        )
+        return float(rows[0]["seconds"])
+
     def run_costs(self, run_id: str) -> RunCosts:
         """What a run used; raises UsageError for an unknown run."""
         rows = self._connection.rows("SELECT * FROM run_costs WHERE run_id = ?", [run_id])
@@ -119,7 +127,7 @@ class Runs(Catalog):
         """A run's problems in the order in which they were asked for, in the versions that it is pinned to."""
         return [self.problem(item.problem, version=item.version) for item in self.problem_states(run_id)]
 
-    # ---------------------------------------------------------------------------------------- events and calls
+    # ------------------------------------------------------------------------------------------------- events
 
     def event(self, run_id: str | None, kind: str, data: Mapping[str, Any] | None = None) -> str:
         """Keep something that happened; returns its id."""
@@ -141,30 +149,6 @@ class Runs(Catalog):
             {"run_id": run_id, "after": after, "kind": kind},
         )
         return [Event(data=json.loads(row.pop("data_json")), **row) for row in rows]
-
-    def record_llm_calls(
-        self,
-        calls: Sequence[LLMCall],
-        *,
-        run_id: str | None = None,
-        step: int | None = None,
-        evaluation_id: str | None = None,
-    ) -> None:
-        """Keep calls that belong to no evaluation, or to one already stored."""
-        context = {"run_id": run_id, "step": step, "evaluation_id": evaluation_id, "created_at": utc_now()}
-        rows = [{"id": new_id(), **context, **call.model_dump()} for call in calls]
-        self._connection.insert_all("llm_calls", rows)
-
-    def llm_calls(self, *, run_id: str | None = None, evaluation_id: str | None = None) -> list[StoredCall]:
-        """Calls in order, of a run or of an evaluation or of all."""
-        rows = self._connection.rows(
-            "SELECT * FROM llm_calls WHERE (:run_id IS NULL OR run_id = :run_id) "
-            "AND (:evaluation_id IS NULL OR evaluation_id = :evaluation_id) ORDER BY id",
-            {"run_id": run_id, "evaluation_id": evaluation_id},
-        )
-        return [
-            StoredCall(call=LLMCall(**{name: row.pop(name) for name in LLMCall.model_fields}), **row) for row in rows
-        ]
 
 
 def _run(row: dict[str, Any]) -> RunRow:

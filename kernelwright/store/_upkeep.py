@@ -19,6 +19,7 @@ _ORPHANS = """
 SELECT sha256 FROM blobs WHERE sha256 NOT IN (
     SELECT source_sha256 FROM problems UNION SELECT sha256 FROM sources UNION SELECT blob_sha256 FROM artifacts
     UNION SELECT prompt_sha256 FROM llm_calls UNION SELECT reply_sha256 FROM llm_calls
+    UNION SELECT prompt_sha256 FROM llm_uses
     UNION SELECT prompt_sha256 FROM candidates WHERE prompt_sha256 IS NOT NULL
 ) ORDER BY sha256
 """

@@ -1,0 +1,220 @@
+"""Calls of language models: replies, found again by what was asked; requests, with what they were reserved for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernelwright.errors import StoreError
+from kernelwright.records import LLMCall
+from kernelwright.store._ids import new_id, utc_now
+from kernelwright.store._rows import LoggedReply, RequestCount, Spending, StoredCall, UsedReply
+from kernelwright.store._runs import Runs
+
+
+class Calls(Runs):
+    """Methods of the store about calls of language models."""
+
+    def record_llm_calls(
+        self,
+        calls: Sequence[LLMCall],
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        evaluation_id: str | None = None,
+    ) -> None:
+        """Keep calls that belong to no evaluation, or to one already stored."""
+        context = {"run_id": run_id, "step": step, "evaluation_id": evaluation_id, "created_at": utc_now()}
+        rows = [{"id": new_id(), **context, **call.model_dump()} for call in calls]
+        self._connection.insert_all("llm_calls", rows)
+
+    def llm_calls(self, *, run_id: str | None = None, evaluation_id: str | None = None) -> list[StoredCall]:
+        """Calls in order, of a run or of an evaluation or of all."""
+        rows = self._connection.rows(
+            "SELECT * FROM llm_calls WHERE (:run_id IS NULL OR run_id = :run_id) "
+            "AND (:evaluation_id IS NULL OR evaluation_id = :evaluation_id) ORDER BY id",
+            {"run_id": run_id, "evaluation_id": evaluation_id},
+        )
+        return [
+            StoredCall(call=LLMCall(**{name: row.pop(name) for name in LLMCall.model_fields}), **row) for row in rows
+        ]
+
+    # --------------------------------------------------------------------------------------------- requests
+
+    def open_request(
+        self,
+        run_id: str,
+        *,
+        problem: str,
+        step: int,
+        role: str,
+        sample: int,
+        attempt: int,
+        try_number: int,
+        provider: str,
+        model: str,
+        key: str,
+        tokens: int,
+        cost_usd: float | None,
+    ) -> str:
+        """Reserve for a request that is about to be sent; returns its id.
+
+        Args:
+            tokens: the most that it can use. ``cost_usd``: the most that it can cost; None where nobody knows.
+        """
+        request_id, now = new_id(), utc_now()
+        row = {
+            "id": request_id,
+            "run_id": run_id,
+            "problem": problem,
+            "step": step,
+            "role": role,
+            "sample": sample,
+            "attempt": attempt,
+            "try": try_number,
+            "provider": provider,
+            "model": model,
+            "key": key,
+            "state": "open",
+            "tokens": tokens,
+            "cost_usd": cost_usd,
+            "created_at": now,
+            "updated_at": now,
+        }
+        self._connection.insert("llm_requests", row)
+        return request_id
+
+    def settle_request(self, request_id: str, call: LLMCall, *, prompt: str, reply: str, run_id: str, step: int) -> str:
+        """Keep a reply, and what it used in place of what was reserved for it, in one transaction.
+
+        A reply that came without its usage is kept, and its request booked as it was reserved.
+
+        Returns:
+            The call's id.
+        """
+        with self._connection.write():
+            call_id = self.keep_reply(call, prompt=prompt, reply=reply, run_id=run_id, step=step)
+            if call.input_tokens is None or call.output_tokens is None:
+                self._close(
+                    request_id, "state = 'booked', outcome = 'reply without usage', call_id = :call", call=call_id
+                )
+            else:
+                self._close(
+                    request_id,
+                    "state = 'settled', outcome = 'reply', call_id = :call, tokens = :tokens, cost_usd = :cost",
+                    call=call_id,
+                    tokens=call.input_tokens + call.output_tokens,
+                    cost=call.cost_usd,
+                )
+        return call_id
+
+    def book_request(self, request_id: str, outcome: str) -> None:
+        """Nobody knows what a request used: it counts as it was reserved. ``outcome`` names the fault."""
+        self._close(request_id, "state = 'booked', outcome = :outcome", outcome=outcome)
+
+    def release_request(self, request_id: str, outcome: str) -> None:
+        """A request was refused before any work was done: it cost nothing. ``outcome`` names the fault."""
+        self._close(request_id, "state = 'released', outcome = :outcome, tokens = 0, cost_usd = 0.0", outcome=outcome)
+
+    def book_lost_requests(self, run_id: str) -> int:
+        """Book what a process of this run left open when it died; returns how many requests those were."""
+        return self._connection.execute(
+            "UPDATE llm_requests SET state = 'booked', outcome = 'lost', updated_at = :now "
+            "WHERE run_id = :run_id AND state = 'open'",
+            {"now": utc_now(), "run_id": run_id},
+        )
+
+    def _close(self, request_id: str, assignment: str, **values: Any) -> None:
+        changed = self._connection.execute(
+            f"UPDATE llm_requests SET {assignment}, updated_at = :now WHERE id = :id",
+            {"now": utc_now(), "id": request_id, **values},
+        )
+        if not changed:
+            raise StoreError(f"the store holds no request {request_id!r}")
+
+    def spending(self, run_id: str) -> Spending:
+        """What a run's requests come to so far."""
+        rows = self._connection.rows(
+            "SELECT CAST(total(tokens) FILTER (WHERE state <> 'open') AS INTEGER) AS tokens, "
+            "total(cost_usd) FILTER (WHERE state <> 'open') AS cost_usd, "
+            "count(*) FILTER (WHERE state = 'open') AS open, "
+            "CAST(total(tokens) FILTER (WHERE state = 'open') AS INTEGER) AS open_tokens, "
+            "total(cost_usd) FILTER (WHERE state = 'open') AS open_cost_usd, "
+            "count(*) - count(cost_usd) AS unknown FROM llm_requests WHERE run_id = ?",
+            [run_id],
+        )
+        return Spending(**rows[0])
+
+    def request_counts(self, run_id: str) -> list[RequestCount]:
+        """How a run's requests ended, by role."""
+        rows = self._connection.rows(
+            "SELECT role, state, outcome, count(*) AS requests, sum(tokens) AS tokens, total(cost_usd) AS cost_usd "
+            "FROM llm_requests WHERE run_id = ? GROUP BY role, state, outcome ORDER BY role, state, outcome",
+            [run_id],
+        )
+        return [RequestCount(**row) for row in rows]
+
+    # ---------------------------------------------------------------------------------------------- replies
+
+    def keep_reply(self, call: LLMCall, *, prompt: str, reply: str, run_id: str | None, step: int | None) -> str:
+        """Keep a reply with its texts; returns the call's id. The hashes in ``call`` are made of these texts."""
+        call_id = new_id()
+        with self._connection.write():
+            hashes = {
+                "prompt_sha256": self.put_blob(prompt, "prompt"),
+                "reply_sha256": self.put_blob(reply, "reply"),
+            }
+            row = {"id": call_id, "run_id": run_id, "step": step, "evaluation_id": None, "created_at": utc_now()}
+            self._connection.insert("llm_calls", {**row, **call.model_dump(), **hashes})
+        return call_id
+
+    def find_reply(self, key: str) -> LoggedReply | None:
+        """The first reply that was kept under a key."""
+        rows = self._connection.rows("SELECT * FROM llm_calls WHERE key = ? ORDER BY id LIMIT 1", [key])
+        return None if not rows else self._logged(rows[0])
+
+    def reply(self, call_id: str) -> LoggedReply:
+        """The reply of a call."""
+        return self._logged(self._connection.rows("SELECT * FROM llm_calls WHERE id = ?", [call_id])[0])
+
+    def _logged(self, row: dict[str, Any]) -> LoggedReply:
+        call = LLMCall(**{name: row[name] for name in LLMCall.model_fields})
+        return LoggedReply(id=row["id"], call=call, text=self.get_text(call.reply_sha256))
+
+    def record_use(
+        self,
+        run_id: str,
+        call_id: str,
+        *,
+        problem: str,
+        step: int,
+        role: str,
+        sample: int,
+        attempt: int,
+        prompt: str,
+        reused: bool,
+    ) -> None:
+        """Keep which reply a run used at a place; the first use there stands."""
+        with self._connection.write():
+            row = {
+                "run_id": run_id,
+                "problem": problem,
+                "step": step,
+                "role": role,
+                "sample": sample,
+                "attempt": attempt,
+                "call_id": call_id,
+                "prompt_sha256": self.put_blob(prompt, "prompt"),
+                "reused": reused,
+                "created_at": utc_now(),
+            }
+            self._connection.insert("llm_uses", row, unless_present=True)
+
+    def uses(self, run_id: str) -> list[UsedReply]:
+        """The replies that a run used, by problem, step, role, sample and attempt."""
+        rows = self._connection.rows(
+            "SELECT problem, step, role, sample, attempt, call_id, prompt_sha256, reused FROM llm_uses "
+            "WHERE run_id = ? ORDER BY problem, step, role, sample, attempt",
+            [run_id],
+        )
+        return [UsedReply(**row) for row in rows]
