@@ -362,7 +362,7 @@ class LLMCall(Record):
     reasoning_tokens: int | None = None
     cost_usd: float | None = None
     seconds: float = 0.0
-    stop: str = "complete"  # why it ended: "complete", "length" or "refused"
+    stop: Literal["complete", "length", "refused"] = "complete"  # why it ended
     key: str | None = None
     problem: str | None = None
     sample: int = 0

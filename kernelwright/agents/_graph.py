@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from kernelwright.agents import _nodes
 from kernelwright.agents._nodes import StepState, StepTools, initial_state
+from kernelwright.agents.llm import AwaitingReply
 from kernelwright.errors import StoreError
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ NODES: dict[str, NodeFunction] = {
 
 
 class StepResult(NamedTuple):
-    """Where the loop stands. ``stopped_early`` is the reason given by the tools' ``should_stop``, or empty."""
+    """Where the loop stands.
+
+    ``stopped_early`` is the reason given by the tools' ``should_stop``, or empty. ``awaited`` are the places that
+    replies are awaited in; the loop goes on when it is run again.
+    """
 
     state: StepState
     stopped_early: str
+    awaited: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -70,23 +76,31 @@ def build_step(
     graph = StateGraph(StepState)
     for name, work in NODES.items():
         graph.add_node(name, _stoppable(tools, work))
-    graph.add_edge(START, "propose")
-    graph.add_conditional_edges("propose", _after_propose, {"judge": "judge", "end": END})
-    graph.add_edge("judge", "advise")
+    graph.add_conditional_edges(START, _coders(tools), ["propose"])
+    graph.add_conditional_edges("propose", _after_propose, ["judge", "decide"])
+    graph.add_conditional_edges("judge", _after_judge, ["judge", "advise"])
     graph.add_edge("advise", "decide")
-    graph.add_conditional_edges("decide", _after_decide, {"propose": "propose", "end": END})
+    graph.add_conditional_edges("decide", _after_decide(tools, END), ["propose", END])
     return graph.compile(checkpointer=checkpointer)
 
 
 def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, Any]]:
     """A node that asks, once its work is done, whether the loop is to stop behind it.
 
-    Asked in the node: whoever reads the graph's stream learns of it only when the next node is about to run.
+    Asked in the node: whoever reads the graph's stream learns of it only when the next node is about to run. A reply
+    that somebody is still to write interrupts the graph; when it is resumed, the node's work is done again from its
+    beginning.
     """
     from langgraph.runtime import Runtime
+    from langgraph.types import interrupt
 
     def node(state: StepState, runtime: Runtime[Any]) -> dict[str, Any]:
-        changes = work(tools, state)
+        while True:
+            try:
+                changes = work(tools, state)
+                break
+            except AwaitingReply as awaited:
+                interrupt({"path": awaited.data["path"]})
         if runtime.control is not None and (reason := tools.should_stop()):
             runtime.control.request_drain(reason)
         return changes
@@ -96,20 +110,38 @@ def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, 
     return node
 
 
-def _after_propose(state: StepState) -> Literal["judge", "end"]:
-    return "end" if state["pending"] is None else "judge"
+def _coders(tools: StepTools) -> Callable[[StepState], Any]:
+    """One Coder, or one for each assignment of the round, side by side."""
+    from langgraph.types import Send
+
+    def route(state: StepState) -> Any:
+        asked = _nodes.assignments(tools, state)
+        if len(asked) == 1:
+            return "propose"
+        return [Send("propose", {**state, "assignment": one.model_dump(mode="json")}) for one in asked]
+
+    return route
 
 
-def _after_decide(state: StepState) -> Literal["propose", "end"]:
-    return "end" if state["stop"] else "propose"
+def _after_propose(state: StepState) -> Literal["judge", "decide"]:
+    return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "decide"
 
 
-def thread_config(run_id: str, problem_id: str, rounds: int) -> RunnableConfig:
+def _after_judge(state: StepState) -> Literal["judge", "advise"]:
+    return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "advise"
+
+
+def _after_decide(tools: StepTools, end: str) -> Callable[[StepState], Any]:
+    coders = _coders(tools)
+    return lambda state: end if state["stop"] else coders(state)
+
+
+def thread_config(run_id: str, problem_id: str, rounds: int, samples: int) -> RunnableConfig:
     """LangGraph's configuration for one problem of one run."""
     return {
         "configurable": {"thread_id": f"{run_id}:{problem_id}"},
-        "recursion_limit": len(NODES) * rounds + 4,
-        "max_concurrency": 1,
+        "recursion_limit": (len(NODES) + samples) * rounds + 4,
+        "max_concurrency": samples,
     }
 
 
@@ -119,29 +151,46 @@ def run_step(
     run_id: str,
     problem_id: str,
     rounds: int,
+    samples: int = 1,
     on_update: Callable[[str, StepState], None] = lambda node, state: None,
 ) -> StepResult:
     """Run the loop of one problem, or go on with it where an earlier process left off.
 
     Args:
         graph: from :func:`build_step`, with a checkpointer.
+        samples: the most Coders that work side by side.
         on_update: told the name of each node that finished and the state after it.
     """
     from langgraph.errors import GraphDrained
     from langgraph.runtime import RunControl
+    from langgraph.types import Command
 
-    config = thread_config(run_id, problem_id, rounds)
+    config = thread_config(run_id, problem_id, rounds, samples)
     snapshot = graph.get_state(config)
     if snapshot.values and not snapshot.next:
         return StepResult(cast(StepState, snapshot.values), "")
-    start = None if snapshot.values else initial_state(run_id, problem_id, rounds)
+    start: Any = None if snapshot.values else initial_state(run_id, problem_id, rounds)
+    if snapshot.interrupts:
+        start = Command(resume={awaited.id: True for awaited in snapshot.interrupts})
     control = RunControl()
-    state = cast(StepState, dict(snapshot.values or start or {}))
+    state = cast(StepState, dict(snapshot.values or start))
+    awaited: list[str] = []
     try:
         for update in graph.stream(start, config, stream_mode="updates", durability="sync", control=control):
             for node, changes in update.items():
-                state = cast(StepState, {**state, **(changes or {})})
+                if node == "__interrupt__":
+                    awaited += [waiting.value["path"] for waiting in changes]
+                    continue
+                state = _changed(state, changes or {})
                 on_update(node, state)
     except GraphDrained as drained:
         return StepResult(state, drained.reason)
-    return StepResult(state, "")
+    return StepResult(state, "", tuple(awaited))
+
+
+def _changed(state: StepState, changes: dict[str, Any]) -> StepState:
+    """The state after a node, as the graph's channels make it."""
+    proposals = (
+        _nodes.gather(state["proposals"], changes["proposals"]) if "proposals" in changes else state["proposals"]
+    )
+    return cast(StepState, {**state, **changes, "proposals": proposals})

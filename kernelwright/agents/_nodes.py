@@ -7,31 +7,67 @@ killed in the middle of it; each is written so that the second time gives the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict
 
 from kernelwright.agents._ledger import Ledger
-from kernelwright.agents._roles import Attempt, Coder, Foresees, Judge, Proposal, StepContext, Workbench
+from kernelwright.agents._roles import (
+    Assignment,
+    Attempt,
+    Coder,
+    Foresees,
+    Judge,
+    Proposal,
+    RoleFailed,
+    StepContext,
+    Workbench,
+)
+from kernelwright.agents._strategy import OneAtATime, Strategy
 from kernelwright.errors import KernelwrightError
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem
 
+FAILED_ROUNDS = 3  # in a row, without a single candidate, after which a problem is given up
+
 
 class AttemptState(TypedDict):
-    """One round in the graph's state."""
+    """One judged candidate in the graph's state."""
 
     round: int
     proposal: str
     evaluation: str
     action: dict[str, Any]
     advice: dict[str, Any] | None
+    focus: str
 
 
-class PendingState(TypedDict):
-    """A proposal that is not judged yet."""
+class ProposalState(TypedDict):
+    """What a Coder answered. ``proposal`` is empty where it has none: nothing more (``ends``), or none this time."""
 
+    sample: int
     proposal: str
     action: dict[str, Any]
     calls: list[dict[str, Any]]
+    reason: str
+    ends: bool
+
+
+class FailureState(TypedDict):
+    """A role that gave nothing usable in a round."""
+
+    round: int
+    role: str
+    reason: str
+
+
+def gather(
+    kept: list[ProposalState] | None, change: list[ProposalState] | int | None
+) -> list[ProposalState]:  # the channel's reducer: Coders work side by side
+    """Proposals that wait: a list joins them, a number takes that sample away, None all of them."""
+    if change is None:
+        return []
+    if isinstance(change, int):
+        return [proposal for proposal in kept or [] if proposal["sample"] != change]
+    return sorted([*(kept or []), *change], key=lambda proposal: proposal["sample"])
 
 
 class StepState(TypedDict):
@@ -42,8 +78,15 @@ class StepState(TypedDict):
     round: int
     rounds: int
     attempts: list[AttemptState]
-    pending: PendingState | None
+    proposals: Annotated[list[ProposalState], gather]
+    failures: list[FailureState]
     stop: str
+
+
+class Assigned(StepState):
+    """What a Coder among several gets: the state, and what it is asked for."""
+
+    assignment: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,6 +95,7 @@ class StepTools:
 
     ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
     begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
+    ``finished`` is asked after every round: a reason ends the problem's loop for good.
     """
 
     problem: Problem
@@ -64,14 +108,25 @@ class StepTools:
     baseline: str = "eager"
     should_stop: Callable[[], str] = lambda: ""
     build_ahead: Callable[[Candidate], None] | None = None
+    strategy: Strategy = field(default_factory=OneAtATime)
+    finished: Callable[[StepContext], str] = lambda context: ""
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
     """The state before the first round."""
-    return StepState(run_id=run_id, problem_id=problem_id, round=0, rounds=rounds, attempts=[], pending=None, stop="")
+    return StepState(
+        run_id=run_id,
+        problem_id=problem_id,
+        round=0,
+        rounds=rounds,
+        attempts=[],
+        proposals=[],
+        failures=[],
+        stop="",
+    )
 
 
-def context_of(tools: StepTools, state: StepState) -> StepContext:
+def context_of(tools: StepTools, state: StepState, assignment: Assignment | None = None) -> StepContext:
     """What the roles may see, rebuilt from the ledger."""
     return StepContext(
         problem=tools.problem,
@@ -81,11 +136,12 @@ def context_of(tools: StepTools, state: StepState) -> StepContext:
         bench=tools.bench,
         baseline=tools.baseline,
         attempts=attempts_of(tools.ledger, state),
+        assignment=assignment or Assignment(),
     )
 
 
 def attempts_of(ledger: Ledger, state: StepState) -> tuple[Attempt, ...]:
-    """The finished rounds of a state, with their candidates and verdicts."""
+    """The judged candidates of a state, with their verdicts."""
     return tuple(_attempt(ledger, entry) for entry in state["attempts"])
 
 
@@ -98,27 +154,36 @@ def _attempt(ledger: Ledger, entry: AttemptState) -> Attempt:
         verdict=evaluation.verdict,
         action=entry["action"],
         advice=None if entry["advice"] is None else Advice.model_validate(entry["advice"]),
+        focus=entry["focus"],
     )
+
+
+def assignments(tools: StepTools, state: StepState) -> tuple[Assignment, ...]:
+    """What the Coders of this round are asked for."""
+    return tools.strategy.assign(context_of(tools, state))
 
 
 def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
     """Ask the Coder, and store its candidate before anything else happens to it."""
-    proposal = tools.coder.propose(context_of(tools, state))
+    given = state.get("assignment")
+    assignment = assignments(tools, state)[0] if given is None else Assignment.model_validate(given)
+    answer = ProposalState(sample=assignment.sample, proposal="", action={}, calls=[], reason="", ends=False)
+    try:
+        proposal = tools.coder.propose(context_of(tools, state, assignment))
+    except RoleFailed as failed:
+        return {"proposals": [{**answer, "reason": failed.message}]}
+    answer["reason"] = proposal.rationale
     if proposal.candidate is None:
-        return {"pending": None, "stop": f"{tools.coder.name}: {proposal.rationale}"}
-    pending = PendingState(
-        proposal=tools.ledger.save_proposal(proposal.candidate),
-        action={**proposal.action, "rationale": proposal.rationale},
-        calls=[call.model_dump(mode="json") for call in proposal.calls],
-    )
-    return {"pending": pending}
+        return {"proposals": [{**answer, "ends": True}]}
+    answer["proposal"] = tools.ledger.save_proposal(proposal.candidate)
+    answer["action"] = {**proposal.action, "rationale": proposal.rationale, "sample": assignment.sample}
+    answer["calls"] = [call.model_dump(mode="json") for call in proposal.calls]
+    return {"proposals": [answer]}
 
 
 def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Have the referee judge the pending candidate, unless this run already holds its evaluation."""
-    pending = state["pending"]
-    if pending is None:
-        raise AssertionError("the judge node needs a pending proposal")
+    """Have the referee judge the first proposal that waits, unless this run already holds its evaluation."""
+    pending = next(proposal for proposal in state["proposals"] if proposal["proposal"])
     candidate = tools.ledger.proposal(pending["proposal"])
     evaluation_id = tools.ledger.find_evaluation(candidate)
     if evaluation_id is None:
@@ -131,39 +196,75 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
         evaluation=evaluation_id,
         action=pending["action"],
         advice=None,
+        focus="",
     )
-    return {"pending": None, "attempts": [*state["attempts"], entry]}
+    return {"proposals": pending["sample"], "attempts": [*state["attempts"], entry]}
 
 
 def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal) -> None:
-    """While ``pending`` is judged, have those built that will probably follow."""
-    if tools.build_ahead is None or not isinstance(tools.coder, Foresees) or state["round"] + 1 >= state["rounds"]:
+    """While ``pending`` is judged, have those built that wait, and those that will probably follow."""
+    if tools.build_ahead is None:
         return
-    try:
-        foreseen = tools.coder.foresee(context_of(tools, state), pending)
-    except KernelwrightError:  # the proposal itself will tell
-        return
-    for candidate in (pending.candidate, *foreseen):
-        if candidate is not None:
+    waiting = [tools.ledger.proposal(other["proposal"]) for other in state["proposals"] if other["proposal"]]
+    foreseen: list[Candidate] = []
+    if isinstance(tools.coder, Foresees) and state["round"] + 1 < state["rounds"]:
+        try:
+            foreseen = list(tools.coder.foresee(context_of(tools, state), pending))
+        except KernelwrightError:  # the proposal itself will tell
+            return
+    if foreseen or len(waiting) > 1:
+        for candidate in (*waiting, *foreseen):
             tools.build_ahead(candidate)
 
 
 def advise(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Ask the Judge about the attempt just judged, and append its advice to the record."""
+    """Ask the Judge about the attempt that the next round begins from, and append its advice to the record."""
     context = context_of(tools, state)
-    last = context.attempts[-1]
-    advice = tools.judge.advise(context, tools.ledger.evaluation(last.evaluation_id))
-    tools.ledger.add_note(last.candidate, last.evaluation_id, tools.judge.name, advice, step=state["round"])
+    focus = tools.strategy.focus(context)
+    try:
+        advice = tools.judge.advise(context, tools.ledger.evaluation(focus.evaluation_id))
+    except RoleFailed as failed:
+        return {"failures": [*state["failures"], _failure(state, "judge", failed.message)]}
+    tools.ledger.add_note(focus.candidate, focus.evaluation_id, tools.judge.name, advice, step=state["round"])
     *earlier, entry = state["attempts"]
-    return {"attempts": [*earlier, {**entry, "advice": advice.model_dump(mode="json")}]}
+    advised = AttemptState(**{**entry, "advice": advice.model_dump(mode="json"), "focus": focus.candidate.sha256})
+    return {"attempts": [*earlier, advised]}
 
 
 def decide(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Go on or stop: the Judge may end the loop, and so does the last round."""
-    advice = state["attempts"][-1]["advice"] or {}
+    """Go on or stop: a role may end the loop, and so do the last round, and rounds without any candidate."""
     done = state["round"] + 1
+    empty = [proposal for proposal in state["proposals"] if not proposal["proposal"]]
+    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+    failures = [
+        *state["failures"],
+        *(_failure(state, "coder", proposal["reason"]) for proposal in empty if not proposal["ends"]),
+    ]
+    changes: dict[str, Any] = {"proposals": None, "failures": failures, "round": done if judged else state["round"]}
+    if not judged and empty and all(proposal["ends"] for proposal in empty):
+        return {**changes, "stop": f"{tools.coder.name}: {empty[0]['reason']}"}
+    changes["round"] = done
+    advice = (state["attempts"][-1]["advice"] if judged else None) or {}
     if advice.get("mode") == "stop":
-        return {"round": done, "stop": f"judge: {advice['bottleneck']}"}
-    if done >= state["rounds"]:
-        return {"round": done, "stop": f"all {state['rounds']} rounds done"}
-    return {"round": done}
+        stop = f"judge: {advice['bottleneck']}"
+    elif done >= state["rounds"]:
+        stop = f"all {state['rounds']} rounds done"
+    elif not judged and _failed_in_a_row(failures, state) >= FAILED_ROUNDS:
+        stop = f"{tools.coder.name}: {FAILED_ROUNDS} rounds in a row without a candidate: {failures[-1]['reason']}"
+    else:
+        stop = tools.finished(context_of(tools, state))
+    return {**changes, "stop": stop}
+
+
+def _failure(state: StepState, role: str, reason: str) -> FailureState:
+    return FailureState(round=state["round"], role=role, reason=reason)
+
+
+def _failed_in_a_row(failures: list[FailureState], state: StepState) -> int:
+    """Rounds up to this one that brought no candidate."""
+    judged = {attempt["round"] for attempt in state["attempts"]}
+    failed = {failure["round"] for failure in failures if failure["role"] == "coder"} - judged
+    count = 0
+    while state["round"] - count in failed:
+        count += 1
+    return count

@@ -5,15 +5,41 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelwright.agents._static_rank import Score, static_score
 from kernelwright.errors import KernelwrightError, UsageError
-from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem, Verdict, sha256_text
+from kernelwright.records import (
+    Advice,
+    Backend,
+    Candidate,
+    Evaluation,
+    LLMCall,
+    Problem,
+    Record,
+    Verdict,
+    sha256_text,
+)
 
 
 class CoderError(KernelwrightError):
     """A Coder cannot go on with this problem; other problems are not concerned."""
+
+
+class RoleFailed(KernelwrightError):
+    """A role gave no usable answer in this step; the next step may do better. The message says why."""
+
+
+class Assignment(Record):
+    """What a Coder is asked for, and the hashes of the kernels that it is to be made from.
+
+    ``new`` starts from the reference, ``repair`` from a kernel that failed, ``improve`` and ``edit`` (by replacing
+    parts of its text) from one that passed, ``cross`` from two of those. ``sample`` tells those of one round apart.
+    """
+
+    mode: Literal["new", "repair", "improve", "edit", "cross"] = "new"
+    parents: tuple[str, ...] = ()
+    sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,7 +58,11 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One finished round: the candidate, what the referee said, what was done to make it, the advice that followed."""
+    """One judged candidate: what the referee said, what was done to make it, the advice that followed.
+
+    ``advice`` is what the Judge said at the end of its round, and stands with the last attempt of it; ``focus`` is the
+    hash of the candidate that it is about.
+    """
 
     round: int
     evaluation_id: str
@@ -40,6 +70,7 @@ class Attempt:
     verdict: Verdict
     action: Mapping[str, Any]
     advice: Advice | None = None
+    focus: str = ""
 
     @property
     def static_score(self) -> Score:
@@ -90,6 +121,7 @@ class StepContext:
     bench: Workbench
     baseline: str = "eager"
     attempts: tuple[Attempt, ...] = ()
+    assignment: Assignment = field(default_factory=Assignment)
 
     @property
     def best(self) -> Attempt | None:
@@ -125,7 +157,12 @@ class Coder(Protocol):
     backends: frozenset[Backend]
 
     def propose(self, context: StepContext) -> Proposal:
-        """The next candidate, or none with the reason. Must depend on ``context`` only, where that is possible."""
+        """The next candidate, or none with the reason. Must depend on ``context`` only, where that is possible.
+
+        Raises:
+            RoleFailed: none that can be used, this time.
+            CoderError: there will be none for this problem.
+        """
         ...
 
 
@@ -151,5 +188,9 @@ class Judge(Protocol):
     name: str
 
     def advise(self, context: StepContext, evaluation: Evaluation) -> Advice:
-        """One structured piece of advice about the attempt just judged, which is the last of ``context.attempts``."""
+        """One structured piece of advice about an evaluated attempt: with one candidate a round, the last one.
+
+        Raises:
+            RoleFailed: none that can be used.
+        """
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -112,6 +112,7 @@ class ProblemJob:
     watch: StopWatch
     lints: LintRecords
     tell: Callable[[CampaignEvent], None]
+    told: set[tuple[str, int, int]] = field(default_factory=set)  # proposals by round and sample
 
     @property
     def baseline(self) -> str:
@@ -243,8 +244,12 @@ class ProblemJob:
 
     def _told(self, ledger: StoreLedger, node: str, state: StepState) -> None:
         """Turn a finished node into a progress event."""
-        if node == "propose" and state["pending"]:
-            self._emit("proposed", round=state["round"], text=state["pending"]["action"].get("rationale", ""))
+        if node == "propose":
+            for proposal in state["proposals"]:
+                place = (self.problem.id, state["round"], proposal["sample"])
+                if place not in self.told:
+                    self.told.add(place)
+                    self._emit("proposed", round=state["round"], text=proposal["reason"])
         elif node == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
             self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))

@@ -35,3 +35,9 @@ class ModelFault(KernelwrightError):
 
 class AwaitingReply(KernelwrightError):
     """A reply that somebody is still to write; ``data["path"]`` is where it will be read from."""
+
+
+class Stopped(KernelwrightError):
+    """The run is to stop, and what was to be asked is not asked; the message is the reason."""
+
+    exit_code = 130

@@ -88,13 +88,17 @@ class Usage(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a model answered. ``usage`` is None where the provider did not say."""
+    """What a model answered. ``usage`` is None where the provider did not say.
+
+    ``recorded_prompt`` is the hash of the prompt that a recording has the reply to; empty where this is none.
+    """
 
     text: str
     stop: Stop
     usage: Usage | None
     seconds: float
     model: str = ""  # as the provider names what answered
+    recorded_prompt: str = ""
 
 
 class Provider(Protocol):

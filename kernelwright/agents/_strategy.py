@@ -1,0 +1,113 @@
+"""What the Coder is asked for next, and from which kernels: decided by what was measured, never by what came last."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kernelwright.agents._roles import Assignment, Attempt, StepContext
+
+EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
+
+
+class Strategy(Protocol):
+    """Says what to try next. Must depend on the context only, so that a resumed run goes on as the killed one did."""
+
+    def assign(self, context: StepContext) -> tuple[Assignment, ...]:
+        """What the Coders of this round are asked for, side by side; their ``sample`` numbers differ."""
+        ...
+
+    def focus(self, context: StepContext) -> Attempt:
+        """The attempt that the Judge is to speak about: where the next round will begin."""
+        ...
+
+
+class OneAtATime:
+    """One candidate a round, and the Judge speaks about it. What it is made from is the Coder's own affair."""
+
+    def assign(self, context: StepContext) -> tuple[Assignment, ...]:
+        """One assignment."""
+        return (Assignment(mode="improve" if context.attempts else "new"),)
+
+    def focus(self, context: StepContext) -> Attempt:
+        """The last attempt."""
+        return context.attempts[-1]
+
+
+class BranchFromBest:
+    """Repairs what failed a few times, and otherwise goes on from the best kernel.
+
+    With several samples, the second one crosses the best with the next best of another parentage, and further ones
+    start anew, so that a round is no four times the same idea.
+
+    Args:
+        samples: candidates a round.
+        repairs: how often a failed kernel and its repairs are repaired before it is given up.
+    """
+
+    def __init__(self, samples: int = 1, repairs: int = 3) -> None:
+        self._samples = samples
+        self._repairs = repairs
+
+    def assign(self, context: StepContext) -> tuple[Assignment, ...]:
+        """One assignment for each sample."""
+        first = self._first(context)
+        others = [self._other(context, sample) for sample in range(1, self._samples)]
+        return tuple(made.model_copy(update={"sample": sample}) for sample, made in enumerate((first, *others)))
+
+    def focus(self, context: StepContext) -> Attempt:
+        """Where the first of the next assignments begins; the last attempt where it begins anew."""
+        parents = self._first(context).parents
+        found = [attempt for attempt in context.attempts if attempt.candidate.sha256 in parents]
+        return found[-1] if found else context.attempts[-1]
+
+    def _first(self, context: StepContext) -> Assignment:
+        failed = self._to_repair(context)
+        if failed is not None:
+            return Assignment(mode="repair", parents=(failed.candidate.sha256,))
+        best = context.best
+        if best is None:
+            return Assignment(mode="new")
+        long = len(best.candidate.source) > EDITED_CHARACTERS
+        return Assignment(mode="edit" if long else "improve", parents=(best.candidate.sha256,))
+
+    def _other(self, context: StepContext, sample: int) -> Assignment:
+        best = context.best
+        second = next((a for a in self._ranked(context)[1:] if best and not _related(a, best)), None)
+        if sample == 1 and best is not None and second is not None:
+            return Assignment(mode="cross", parents=(best.candidate.sha256, second.candidate.sha256))
+        if sample == 1 and best is not None:
+            return Assignment(mode="improve", parents=(best.candidate.sha256,))
+        return Assignment(mode="new")
+
+    def _to_repair(self, context: StepContext) -> Attempt | None:
+        """The failed attempt of the latest round that got furthest, unless it was repaired often enough."""
+        latest = [attempt for attempt in context.attempts if attempt.round == context.attempts[-1].round]
+        failed = [attempt for attempt in latest if not attempt.verdict.passed]
+        if not failed or len(failed) < len(latest):
+            return None
+        by_hash = {attempt.candidate.sha256: attempt for attempt in context.attempts}
+        furthest = max(failed, key=lambda attempt: (_progress(attempt), -int(attempt.action.get("sample") or 0)))
+        return furthest if _repairs_before(furthest, by_hash) < self._repairs else None
+
+    def _ranked(self, context: StepContext) -> list[Attempt]:
+        ranks = [(attempt, attempt.rank(context.baseline)) for attempt in context.attempts]
+        passed = [(attempt, rank) for attempt, rank in ranks if rank is not None]
+        return [attempt for attempt, _ in sorted(passed, key=lambda pair: pair[1], reverse=True)]
+
+
+def _progress(attempt: Attempt) -> int:
+    """How many stages a failed attempt completed."""
+    order = [None, "screened", "compiled", "checked", "timed", "confirmed"]
+    return order.index(attempt.verdict.stage.value if attempt.verdict.stage else None)
+
+
+def _repairs_before(attempt: Attempt, by_hash: dict[str, Attempt]) -> int:
+    count, at = 0, attempt
+    while at.candidate.operator == "repair" and at.candidate.parents and at.candidate.parents[0] in by_hash:
+        count, at = count + 1, by_hash[at.candidate.parents[0]]
+    return count
+
+
+def _related(a: Attempt, b: Attempt) -> bool:
+    """Whether one was made from the other."""
+    return a.candidate.sha256 in b.candidate.parents or b.candidate.sha256 in a.candidate.parents

@@ -1,0 +1,114 @@
+"""What a run may spend on models: reserved before each request, settled after it, kept in the store.
+
+What is spent never shrinks, whoever resumes the run: requests that a killed process left open are booked as they were
+reserved, since nobody knows whether they were worked on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright.agents.llm._faults import Stopped
+from kernelwright.agents.llm._types import Request
+from kernelwright.errors import BudgetReached
+from kernelwright.records import LLMCall
+
+if TYPE_CHECKING:
+    from kernelwright.store import Spending, Store
+
+_LOOK_AGAIN_S = 1.0  # for a stop, while waiting for requests in flight
+
+
+class Limits(NamedTuple):
+    """The most that a run may use; None where there is no limit."""
+
+    cost_usd: float | None = None
+    tokens: int | None = None
+
+
+class Worst(NamedTuple):
+    """The most that one request can use. ``cost_usd`` is None where nobody knows."""
+
+    tokens: int
+    cost_usd: float | None
+
+
+class Budget:
+    """Shared by all threads of the one process that drives a run.
+
+    A request is let through only where what is spent, what is reserved for others in flight, and the most that it can
+    use itself stay within the limits together.
+    """
+
+    def __init__(self, store: Store, run_id: str, limits: Limits, stopped: Callable[[], str] = lambda: "") -> None:
+        """``stopped``: a reason to wait no longer for requests in flight, or an empty string."""
+        self._store = store
+        self._run_id = run_id
+        self._limits = limits
+        self._stopped = stopped
+        self._changed = threading.Condition()
+        store.book_lost_requests(run_id)
+
+    def reserve(self, request: Request, *, key: str, provider: str, model: str, try_number: int, worst: Worst) -> str:
+        """The id of a request that may be sent now. Waits where requests in flight may yet leave room for it.
+
+        Raises:
+            BudgetReached: there will be no room.
+            Stopped: the run is to stop.
+        """
+        with self._changed:
+            while reason := self._lack(spending := self._store.spending(self._run_id), worst):
+                if not spending.open:
+                    raise BudgetReached(reason, hint="resume the run with a larger budget", run=self._run_id)
+                self._changed.wait(_LOOK_AGAIN_S)
+                if why := self._stopped():
+                    raise Stopped(why)
+            return self._store.open_request(
+                self._run_id,
+                **request.place._asdict(),
+                try_number=try_number,
+                provider=provider,
+                model=model,
+                key=key,
+                tokens=worst.tokens,
+                cost_usd=worst.cost_usd,
+            )
+
+    def settle(self, request_id: str, call: LLMCall, request: Request, reply: str) -> str:
+        """Keep a reply in the place of what was reserved for it; returns the call's id."""
+        with self._changed:
+            call_id = self._store.settle_request(
+                request_id, call, prompt=request.prompt, reply=reply, run_id=self._run_id, step=request.place.step
+            )
+            self._changed.notify_all()
+        return call_id
+
+    def book(self, request_id: str, outcome: str) -> None:
+        """Count a request as it was reserved: it may have been worked on."""
+        with self._changed:
+            self._store.book_request(request_id, outcome)
+            self._changed.notify_all()
+
+    def release(self, request_id: str, outcome: str) -> None:
+        """Count nothing for a request that was refused before any work."""
+        with self._changed:
+            self._store.release_request(request_id, outcome)
+            self._changed.notify_all()
+
+    def _lack(self, spending: Spending, worst: Worst) -> str:
+        """Why there is no room for a request; empty where there is."""
+        tokens = spending.tokens + spending.open_tokens
+        if self._limits.tokens is not None and tokens + worst.tokens > self._limits.tokens:
+            return (
+                f"the budget of {self._limits.tokens:,} tokens: {spending.tokens:,} are used, "
+                f"and the next call may take {worst.tokens:,}"
+            )
+        cost = spending.cost_usd + spending.open_cost_usd
+        if self._limits.cost_usd is not None and cost + (worst.cost_usd or 0.0) > self._limits.cost_usd:
+            return (
+                f"the budget of ${self._limits.cost_usd:.2f}: ${spending.cost_usd:.4f} are spent, "
+                f"and the next call may cost ${worst.cost_usd or 0.0:.4f}"
+            )
+        return ""

@@ -1,0 +1,203 @@
+"""Asks one model for one run: from the log where the question was answered before, else within the budget."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright.agents.llm._budget import Budget, Worst
+from kernelwright.agents.llm._faults import RETRIED, UNBILLED, ModelFault, Stopped
+from kernelwright.agents.llm._types import Provider, Reply, Request
+from kernelwright.records import LLMCall, sha256_text
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from kernelwright.agents.llm._prices import PriceTable
+    from kernelwright.store import Store
+
+# Around the text of a prompt, vendors put marks of their own for each turn, and a schema is read as text.
+_FRAME_TOKENS = 64
+_FRAME_TOKENS_A_TURN = 16
+
+
+class Retries(NamedTuple):
+    """How often a request is sent at most, and how long it is waited in between where the provider does not say."""
+
+    tries: int = 6
+    first_wait_s: float = 2.0
+    longest_wait_s: float = 120.0
+    longest_asked_s: float = 900.0  # what a provider may ask for; more is a fault
+
+
+class Answer(NamedTuple):
+    """A reply with its place in the store. ``reused`` where nothing was asked for it."""
+
+    reply: Reply
+    call_id: str
+    reused: bool
+
+
+class ModelClient:
+    """One model, as one run asks it. Safe to use from several threads.
+
+    Args:
+        provider: who answers.
+        store: where replies are kept, and found again.
+        budget: what the run may spend.
+        prices: what tokens cost.
+        slots: lets as many requests through at once as the provider should get.
+        wait: waits so many seconds; returns a reason to stop where there is one, early.
+        fresh: find replies of this run only, so that a new run samples anew.
+        note: told what a reader of the run should know of a reply.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        store: Store,
+        run_id: str,
+        budget: Budget,
+        prices: PriceTable,
+        *,
+        wait: Callable[[float], str],
+        slots: AbstractContextManager[object] | None = None,
+        retries: Retries | None = None,
+        fresh: bool = False,
+        note: Callable[[str, Mapping[str, object]], None] = lambda kind, data: None,
+    ) -> None:
+        self.provider = provider
+        self._store = store
+        self._run_id = run_id
+        self._budget = budget
+        self._prices = prices
+        self._wait = wait
+        self._slots = slots or nullcontext()
+        self._retries = retries or Retries()
+        self._fresh = fresh
+        self._note = note
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    @property
+    def spec(self) -> str:
+        """The model as the command line names it."""
+        return f"{self.provider.name}:{self.provider.model}"
+
+    def ask(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Answer:
+        """The reply to a request, and a note in the store that the run used it at this place.
+
+        Raises:
+            ModelFault: no reply, however often it was asked for.
+            AwaitingReply: somebody is still to write it.
+            BudgetReached: there is no room for the request.
+            Stopped: the run is to stop; the request was not sent.
+        """
+        key = request.key(self.provider.name, self.provider.model)
+        if self._fresh:
+            key = sha256_text(f"{key} {self._run_id}")
+        with self._locks[key]:
+            answer = self._logged(key) or self._asked(request, key, on_text)
+        self._store.record_use(
+            self._run_id, answer.call_id, **request.place._asdict(), prompt=request.prompt, reused=answer.reused
+        )
+        if answer.reply.recorded_prompt not in ("", request.prompt_sha256):
+            self._note("prompt-differs", {**request.place._asdict(), "recorded": answer.reply.recorded_prompt})
+        return answer
+
+    def _logged(self, key: str) -> Answer | None:
+        found = self._store.find_reply(key)
+        if found is None:
+            return None
+        return Answer(Reply(found.text, found.call.stop, None, 0.0, found.call.model), found.id, True)
+
+    def _asked(self, request: Request, key: str, on_text: Callable[[int], None]) -> Answer:
+        if not self.provider.metered:
+            reply = self.provider.send(request, on_text=on_text)
+            call_id = self._store.keep_reply(
+                self._call(request, key, reply),
+                prompt=request.prompt,
+                reply=reply.text,
+                run_id=self._run_id,
+                step=request.place.step,
+            )
+            return Answer(reply, call_id, False)
+        for number in range(1, self._retries.tries + 1):
+            try:
+                return self._try(request, key, number, on_text)
+            except ModelFault as fault:
+                if fault.kind not in RETRIED or number == self._retries.tries:
+                    raise
+                self._pause(fault, number)
+        raise AssertionError("unreachable")
+
+    def _try(self, request: Request, key: str, number: int, on_text: Callable[[int], None]) -> Answer:
+        """One request, reserved, sent and settled. Only what is known to be unbilled is given back."""
+        with self._slots:
+            reserved = self._budget.reserve(
+                request,
+                key=key,
+                provider=self.provider.name,
+                model=self.provider.model,
+                try_number=number,
+                worst=self.worst(request),
+            )
+            outcome, billed = "interrupted", True
+            try:
+                reply = self.provider.send(request, on_text=on_text)
+            except ModelFault as fault:
+                outcome, billed = fault.kind, fault.kind not in UNBILLED
+                raise
+            else:
+                outcome = ""
+                call_id = self._budget.settle(reserved, self._call(request, key, reply), request, reply.text)
+                return Answer(reply, call_id, False)
+            finally:
+                if outcome:
+                    (self._budget.book if billed else self._budget.release)(reserved, outcome)
+
+    def _pause(self, fault: ModelFault, number: int) -> None:
+        asked = fault.retry_after_s
+        if asked is not None and asked > self._retries.longest_asked_s:
+            raise fault
+        wait = min(self._retries.first_wait_s * 2 ** (number - 1), self._retries.longest_wait_s)
+        # Not all at the same moment; never sooner than asked.
+        seconds = asked + random.uniform(0, 1) if asked is not None else random.uniform(wait / 2, wait)
+        if reason := self._wait(seconds):
+            raise Stopped(reason)
+
+    def worst(self, request: Request) -> Worst:
+        """The most that a request can use: no tokenizer makes more tokens than there are bytes."""
+        turns = len(request.messages) + 1
+        tokens = len(request.prompt.encode()) + len(str(request.schema).encode())
+        tokens += _FRAME_TOKENS + _FRAME_TOKENS_A_TURN * turns
+        cost_usd = self._prices.worst_usd(self.spec, tokens, request.max_output_tokens)
+        return Worst(tokens + request.max_output_tokens, cost_usd)
+
+    def _call(self, request: Request, key: str, reply: Reply) -> LLMCall:
+        usage, place = reply.usage, request.place
+        cost = 0.0 if self.provider.name == "replay" else None
+        if usage is not None and self.provider.metered:
+            cost = self._prices.cost_usd(self.spec, usage)
+        return LLMCall(
+            role=place.role,
+            provider=self.provider.name,
+            model=self.provider.model,
+            prompt_sha256=request.prompt_sha256,
+            reply_sha256=sha256_text(reply.text),
+            input_tokens=None if usage is None else usage.input_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            cache_write_tokens=None if usage is None else usage.cache_write_tokens,
+            reasoning_tokens=None if usage is None else usage.reasoning_tokens,
+            cost_usd=cost,
+            seconds=reply.seconds,
+            stop=reply.stop,
+            key=key,
+            problem=place.problem,
+            sample=place.sample,
+            attempt=place.attempt,
+        )
