@@ -378,6 +378,9 @@ class RunConfig(Record):
     backend: Backend = "cpp"
     rounds: int = Field(default=6, ge=1)
     max_minutes: float | None = None
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    max_device_seconds: float | None = None
     sandbox: str = "auto"
     threads: int = Field(default=1, ge=1)
     baselines: tuple[str, ...] = ("eager", "compile")

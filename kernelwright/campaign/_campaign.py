@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints
+from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
-from kernelwright.campaign._problem_job import ProblemJob, RefereeLike, Stopped, locate_checkpoints
+from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
+from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
+from kernelwright.campaign._schedule import Schedule
 from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
@@ -20,7 +23,13 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 SECONDS_PER_MINUTE = 60.0
-STATUS_OF_STOP: dict[str, RunStatus] = {"interrupted": "interrupted", "budget": "paused", "cancelled": "cancelled"}
+STATUS_OF_STOP: dict[str, RunStatus] = {
+    "interrupted": "interrupted",
+    "budget": "paused",
+    "paused": "paused",
+    "replies": "paused",
+    "cancelled": "cancelled",
+}
 ENDED = frozenset({"finished", "cancelled"})
 
 OpenReferee = Callable[[Settings], AbstractContextManager[RefereeLike]]
@@ -126,34 +135,13 @@ class Campaign:
         self, run_id: str, config: RunConfig, problems: Sequence[Problem], referee: RefereeLike, spent_s: float
     ) -> CampaignResult:
         budget_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - spent_s
-        watch = StopWatch(budget_s=budget_s, cancelled=lambda: self._store.run(run_id).status == "cancelled")
+        watch = StopWatch(budget_s=budget_s, asked=lambda: self._asked_to_stop(run_id, config))
         self._store.set_run_status(run_id, "running")
         self._emit("run-started", run=run_id, problems=[problem.id for problem in problems], rounds=config.rounds)
         status: RunStatus = "failed"
         reason = ""
         try:
-            with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
-                reason = self._with_signals(
-                    watch,
-                    lambda: self._problems(
-                        [
-                            ProblemJob(
-                                run_id=run_id,
-                                problem=problem,
-                                config=config,
-                                store=self._store,
-                                referee=referee,
-                                checkpointer=checkpointer,
-                                coder=coder_from_spec(config.coder, config.backend),
-                                judge=judge_from_spec(config.judge),
-                                watch=watch,
-                                lints=LintRecords(self._settings.cache_dir),
-                                tell=self._tell,
-                            )
-                            for problem in problems
-                        ]
-                    ),
-                )
+            reason = self._with_signals(watch, lambda: self._jobs(run_id, config, problems, referee, watch))
             status = STATUS_OF_STOP.get(reason, "finished")
         except KeyboardInterrupt:
             status, reason = "interrupted", "interrupted"
@@ -163,20 +151,54 @@ class Campaign:
             run_id=run_id, status=status, reason=reason, rows=self.rows(run_id), seconds=spent_s + watch.seconds
         )
 
-    def _problems(self, jobs: Sequence[ProblemJob]) -> str:
-        """Work on what is not done yet; returns the reason of an early stop, or an empty string."""
-        rows = {row.problem: row for row in self.rows(jobs[0].run_id)}
-        for job in jobs:
-            row = rows.get(job.problem.id)
-            if row is not None and (row.state == "done" or (row.state == "failed" and not row.retry)):
-                continue
-            if reason := job.watch.reason():
-                return reason
-            try:
-                self._one(job)
-            except Stopped as stopped:
-                return stopped.reason
-        return ""
+    def _asked_to_stop(self, run_id: str, config: RunConfig) -> str:
+        """Why the run is to stop after the work in flight: somebody said so, or the referee's time is used up."""
+        status = self._store.run(run_id).status
+        if status in {"cancelled", "paused"}:
+            return status
+        most = config.max_device_seconds
+        return "budget" if most is not None and self._store.device_seconds(run_id) >= most else ""
+
+    def _jobs(
+        self, run_id: str, config: RunConfig, problems: Sequence[Problem], referee: RefereeLike, watch: StopWatch
+    ) -> str:
+        """Work on the problems that are not done yet; returns the reason of an early stop, or an empty string."""
+        rows = {row.problem: row for row in self.rows(run_id)}
+        left = [problem for problem in problems if not _is_over(rows.get(problem.id))]
+        side_by_side = min(self._side_by_side(config), max(len(left), 1))
+        with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
+            lane = Lane(referee, own_thread=side_by_side > 1)
+            with closing(lane):
+                schedule = Schedule(
+                    watch,
+                    side_by_side=side_by_side,
+                    patience_s=None,
+                    work=self._one,
+                    waiting=lambda places: self._emit("awaiting", places=list(places)),
+                    abort=lane.abort,
+                )
+                return schedule.run(
+                    [
+                        ProblemJob(
+                            run_id=run_id,
+                            problem=problem,
+                            config=config,
+                            store=self._store,
+                            lane=lane,
+                            checkpointer=checkpointer,
+                            coder=coder_from_spec(config.coder, config.backend),
+                            judge=judge_from_spec(config.judge),
+                            watch=watch,
+                            lints=LintRecords(self._settings.cache_dir),
+                            tell=self._tell,
+                        )
+                        for problem in left
+                    ]
+                )
+
+    def _side_by_side(self, config: RunConfig) -> int:
+        """How many problems are worked on at once."""
+        return 1
 
     def _one(self, job: ProblemJob) -> None:
         self._store.set_problem_state(job.run_id, job.problem.id, "running")
@@ -204,6 +226,11 @@ class Campaign:
 
     def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
         self._tell(CampaignEvent(kind, problem, data))
+
+
+def _is_over(row: RunResult | None) -> bool:
+    """Whether nothing is left to do on a problem."""
+    return row is not None and (row.state == "done" or (row.state == "failed" and not row.retry))
 
 
 def problems_of(store: Store, run_id: str) -> tuple[Problem, ...]:

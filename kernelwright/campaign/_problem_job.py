@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import (
     Attempt,
@@ -21,72 +20,32 @@ from kernelwright.agents import (
     describe_static,
     run_step,
 )
+from kernelwright.agents.llm import Stopped as ModelStopped
 from kernelwright.campaign._confirm import choose_winner, ranking
+from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.datasets import LintRecords, lint
-from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
-from kernelwright.records import Backend, Candidate, Evaluation, Problem, RunConfig, Status
+from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
+from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from kernelwright.campaign._referee import Session
     from kernelwright.store import Store
 
 ATTEMPTS_ON_MACHINE_ERROR = 2
 
 
-class Session(Protocol):
-    """What a run needs of the referee for one problem."""
+class Awaiting(Exception):
+    """The problem can go on when replies have come in these places."""
 
-    def judge(
-        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
-    ) -> Evaluation:
-        """Judge one candidate."""
-        ...
-
-    def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a trusted tool on the problem in a sandboxed worker."""
-        ...
-
-    def builds_ahead(self, backend: Backend) -> bool:
-        """Whether candidates can be built while others are timed."""
-        ...
-
-    def build_ahead(self, candidate: Candidate) -> None:
-        """Begin to build a candidate that may be judged later; returns at once."""
-        ...
-
-
-class RefereeLike(Protocol):
-    """What a run needs of the referee. ``kernelwright.evaluator.Referee`` is one."""
-
-    def open(
-        self,
-        problem: Problem,
-        *,
-        backend: Backend = ...,
-        baselines: Sequence[str] = ...,
-        on_stage: Callable[[str], None] | None = ...,
-    ) -> AbstractContextManager[Session]:
-        """A session for one problem."""
-        ...
-
-    def evaluate(
-        self,
-        candidate: Candidate,
-        problem: Problem,
-        *,
-        baselines: Sequence[str] = ...,
-        control: bool = ...,
-        time: bool = ...,
-        confirm: bool = ...,
-        on_stage: Callable[[str], None] | None = ...,
-    ) -> Evaluation:
-        """One candidate in a session of its own."""
-        ...
+    def __init__(self, places: tuple[str, ...]) -> None:
+        super().__init__(", ".join(places))
+        self.places = places
 
 
 class Stopped(Exception):
@@ -105,7 +64,7 @@ class ProblemJob:
     problem: Problem
     config: RunConfig
     store: Store
-    referee: RefereeLike
+    lane: Lane
     checkpointer: BaseCheckpointSaver[str]
     coder: Coder
     judge: Judge
@@ -127,52 +86,71 @@ class ProblemJob:
 
         Raises:
             Stopped: a stop was asked for; the problem stays ``running``.
+            Awaiting: replies are still to be written; it stays ``running``, too.
             KernelwrightError: what concerns the whole run, such as a full disk or a broken sandbox.
         """
         started = self.watch.seconds
+        session = self.lane.session(self.problem, self.config.backend, self.config.baselines, self._stage)
+        try:
+            return self._attempts(session, started)
+        except Awaiting:
+            raise
+        except BaseException:
+            session.close()
+            raise
+
+    def _attempts(self, session: LaneSession, started: float) -> RunResult:
         for left in reversed(range(ATTEMPTS_ON_MACHINE_ERROR)):
             try:
-                return self._work(started)
+                row = self._work(session, started)
+                session.close()
+                return row
+            except ModelStopped as stopped:
+                raise Stopped(stopped.message) from None
+            except BudgetReached as reached:
+                self._emit("note", text=reached.message)
+                raise Stopped("budget") from None
             except (InvalidReferenceError, CoderError) as error:
+                session.close()
                 return self._failed(started, str(error), invalid=isinstance(error, InvalidReferenceError))
             except SandboxError:
                 raise
             except MachineError as error:
+                session.close()
                 self.store.event(self.run_id, "machine-error", {"problem": self.problem.id, "error": str(error)})
                 self._emit("note", text=f"fault of the machine: {error}" + ("; trying again" if left else ""))
                 if not left:
                     return self._failed(started, str(error), retry=True)
         raise AssertionError("unreachable")
 
-    def _work(self, started: float) -> RunResult:
-        opened = self.referee.open(
-            self.problem, backend=self.config.backend, baselines=self.config.baselines, on_stage=self._stage
+    def _work(self, session: LaneSession, started: float) -> RunResult:
+        session.open()
+        self._lint(session)
+        ledger = StoreLedger(self.store, self.run_id, self.problem.id)
+        tools = StepTools(
+            problem=self.problem,
+            coder=self.coder,
+            judge=self.judge,
+            evaluate=session.judge,
+            ledger=ledger,
+            bench=Workbench(session.call),
+            backend=self.config.backend,
+            baseline=self.baseline,
+            should_stop=self.watch.reason,
+            build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
         )
-        with opened as session:
-            self._lint(session)
-            ledger = StoreLedger(self.store, self.run_id, self.problem.id)
-            tools = StepTools(
-                problem=self.problem,
-                coder=self.coder,
-                judge=self.judge,
-                evaluate=session.judge,
-                ledger=ledger,
-                bench=Workbench(session.call),
-                backend=self.config.backend,
-                baseline=self.baseline,
-                should_stop=self.watch.reason,
-                build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
-            )
-            result = run_step(
-                build_step(tools, checkpointer=self.checkpointer),
-                run_id=self.run_id,
-                problem_id=self.problem.id,
-                rounds=self.config.rounds,
-                on_update=lambda node, state: self._told(ledger, node, state),
-            )
-            if result.stopped_early:
-                raise Stopped(result.stopped_early)
-            return self._finish(session, ledger, result.state, started)
+        result = run_step(
+            build_step(tools, checkpointer=self.checkpointer),
+            run_id=self.run_id,
+            problem_id=self.problem.id,
+            rounds=self.config.rounds,
+            on_update=lambda node, state: self._told(ledger, node, state),
+        )
+        if result.stopped_early:
+            raise Stopped(result.stopped_early)
+        if result.awaited:
+            raise Awaiting(result.awaited)
+        return self._finish(session, ledger, result.state, started)
 
     def _lint(self, session: Session) -> None:
         """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on."""

@@ -72,6 +72,7 @@ EventKind = Literal[
     "problem-finished",
     "note",
     "stopping",
+    "awaiting",
 ]
 
 

@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ASK_AGAIN_S = 1.0
 
 
 class StopWatch:
-    """Asked between steps whether to stop. The first reason stays the reason."""
+    """Asked between steps whether to stop, by any thread. The first reason stays the reason."""
 
-    def __init__(self, *, budget_s: float | None = None, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """``budget_s``: seconds left to the run; None for no limit. ``cancelled``: asked as well."""
+    def __init__(self, *, budget_s: float | None = None, asked: Callable[[], str] = lambda: "") -> None:
+        """``budget_s``: seconds left to the run; None for no limit. ``asked``: gives further reasons, or ""."""
         self._started = time.monotonic()
         self._budget_s = budget_s
-        self._cancelled = cancelled
+        self._asked = asked
         self._reason = ""
+        self._requested = threading.Event()
 
     @property
     def seconds(self) -> float:
@@ -30,14 +32,22 @@ class StopWatch:
     def request(self, reason: str) -> None:
         """Ask for a stop."""
         self._reason = self._reason or reason
+        self._requested.set()
 
     def reason(self) -> str:
-        """ "" to go on, else "interrupted", "budget" or "cancelled"."""
+        """ "" to go on, else "interrupted", "budget", "paused" or "cancelled"."""
         if not self._reason and self._budget_s is not None and self.seconds >= self._budget_s:
             self.request("budget")
-        if not self._reason and self._cancelled():
-            self.request("cancelled")
+        if not self._reason and (reason := self._asked()):
+            self.request(reason)
         return self._reason
+
+    def wait(self, seconds: float) -> str:
+        """Wait so long, or until there is a reason to stop; returns it, or ""."""
+        until = time.monotonic() + seconds
+        while not (reason := self.reason()) and (left := until - time.monotonic()) > 0:
+            self._requested.wait(min(left, _ASK_AGAIN_S))
+        return reason
 
 
 @contextmanager

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from kernelwright.agents.llm._faults import RETRIED, UNBILLED, AwaitingReply, FaultKind, ModelFault
+from kernelwright.agents.llm._budget import Budget, Limits, Worst
+from kernelwright.agents.llm._client import Answer, ModelClient, Retries
+from kernelwright.agents.llm._faults import RETRIED, UNBILLED, AwaitingReply, FaultKind, ModelFault, Stopped
+from kernelwright.agents.llm._mailbox import MailboxProvider
+from kernelwright.agents.llm._recording import RecordedReply, ReplayProvider, read_recording, write_recording
 from kernelwright.agents.llm._types import Message, Parameters, Place, Provider, Reply, Request, Stop, Usage
 
 __all__ = [
     "RETRIED",
     "UNBILLED",
+    "Answer",
     "AwaitingReply",
+    "Budget",
     "FaultKind",
+    "Limits",
+    "MailboxProvider",
     "Message",
+    "ModelClient",
     "ModelFault",
     "Parameters",
     "Place",
     "Provider",
+    "RecordedReply",
+    "ReplayProvider",
     "Reply",
     "Request",
+    "Retries",
     "Stop",
+    "Stopped",
     "Usage",
+    "Worst",
+    "read_recording",
+    "write_recording",
 ]

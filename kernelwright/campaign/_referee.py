@@ -1,0 +1,60 @@
+"""What a run needs of a referee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from kernelwright.records import Backend, Candidate, Evaluation, Problem
+
+
+class Session(Protocol):
+    """What a run needs of the referee for one problem."""
+
+    def judge(
+        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+    ) -> Evaluation:
+        """Judge one candidate."""
+        ...
+
+    def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a trusted tool on the problem in a sandboxed worker."""
+        ...
+
+    def builds_ahead(self, backend: Backend) -> bool:
+        """Whether candidates can be built while others are timed."""
+        ...
+
+    def build_ahead(self, candidate: Candidate) -> None:
+        """Begin to build a candidate that may be judged later; returns at once."""
+        ...
+
+
+class RefereeLike(Protocol):
+    """What a run needs of the referee. ``kernelwright.evaluator.Referee`` is one."""
+
+    def open(
+        self,
+        problem: Problem,
+        *,
+        backend: Backend = ...,
+        baselines: Sequence[str] = ...,
+        on_stage: Callable[[str], None] | None = ...,
+    ) -> AbstractContextManager[Session]:
+        """A session for one problem."""
+        ...
+
+    def evaluate(
+        self,
+        candidate: Candidate,
+        problem: Problem,
+        *,
+        baselines: Sequence[str] = ...,
+        control: bool = ...,
+        time: bool = ...,
+        confirm: bool = ...,
+        on_stage: Callable[[str], None] | None = ...,
+    ) -> Evaluation:
+        """One candidate in a session of its own."""
+        ...

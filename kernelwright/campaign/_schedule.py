@@ -1,0 +1,117 @@
+"""Which problems are worked on now: several side by side, and those that wait for replies later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from kernelwright.campaign._problem_job import Awaiting, ProblemJob, Stopped
+from kernelwright.campaign._stopping import StopWatch
+
+_LOOK_S = 0.5  # how often replies and stops are looked for
+REPLY_SUFFIXES = (".reply.json", ".reply.md")
+
+
+class _Waiting(NamedTuple):
+    job: ProblemJob
+    places: tuple[str, ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether one of its replies is there."""
+        return any(Path(place + suffix).exists() for place in self.places for suffix in REPLY_SUFFIXES)
+
+
+class Schedule:
+    """Works on jobs until each is done, or something stops the run.
+
+    Args:
+        watch: asked before each job, and while there is nothing to do but wait.
+        side_by_side: jobs at once; one of them works in the caller's thread.
+        patience_s: how long to wait for replies that somebody is to write; None for as long as it takes.
+        work: does one job; its row and events are its own affair.
+        waiting: told the places that replies are awaited in, whenever there is nothing else to do.
+        abort: ends what is in flight, after an interrupt.
+    """
+
+    def __init__(
+        self,
+        watch: StopWatch,
+        *,
+        side_by_side: int,
+        patience_s: float | None,
+        work: Callable[[ProblemJob], None],
+        waiting: Callable[[Sequence[str]], None],
+        abort: Callable[[], None],
+    ) -> None:
+        self._watch = watch
+        self._side_by_side = side_by_side
+        self._patience_s = patience_s
+        self._work = work
+        self._tell_waiting = waiting
+        self._abort = abort
+        self._waiting: list[_Waiting] = []
+        self._reason = ""
+
+    def run(self, jobs: Sequence[ProblemJob]) -> str:
+        """Do all jobs; returns why the run stopped before its end, or an empty string."""
+        todo = deque(jobs)
+        while True:
+            if self._side_by_side == 1:
+                self._one_by_one(todo)
+            else:
+                self._together(todo)
+            if self._reason or not self._waiting:
+                return self._reason
+            todo += self._answered()
+
+    def _one_by_one(self, todo: deque[ProblemJob]) -> None:
+        while todo and not self._stop():
+            self._took(todo[0], lambda: self._work(todo[0]))
+            todo.popleft()
+
+    def _together(self, todo: deque[ProblemJob]) -> None:
+        with ThreadPoolExecutor(self._side_by_side, "problem") as threads:
+            running: dict[Future[None], ProblemJob] = {}
+            try:
+                while (todo and not self._stop()) or running:
+                    while todo and len(running) < self._side_by_side and not self._stop():
+                        job = todo.popleft()
+                        running[threads.submit(self._work, job)] = job
+                    done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        self._took(running.pop(future), future.result)
+            except BaseException:
+                self._watch.request("interrupted")
+                self._abort()
+                raise
+
+    def _took(self, job: ProblemJob, result: Callable[[], None]) -> None:
+        try:
+            result()
+        except Awaiting as awaiting:
+            self._waiting.append(_Waiting(job, awaiting.places))
+        except Stopped as stopped:
+            self._watch.request(stopped.reason)
+            self._reason = self._reason or stopped.reason
+
+    def _stop(self) -> bool:
+        self._reason = self._reason or self._watch.reason()
+        return bool(self._reason)
+
+    def _answered(self) -> list[ProblemJob]:
+        """Jobs that can go on. Waits for the first of them."""
+        self._tell_waiting([place for waiting in self._waiting for place in waiting.places])
+        until = None if self._patience_s is None else self._watch.seconds + self._patience_s
+        while not (ready := [waiting for waiting in self._waiting if waiting.answered]):
+            if until is not None and self._watch.seconds >= until:
+                self._reason = "replies"
+                return []
+            if reason := self._watch.wait(_LOOK_S):
+                self._reason = reason
+                return []
+        self._waiting = [waiting for waiting in self._waiting if waiting not in ready]
+        return [waiting.job for waiting in ready]
