@@ -1,0 +1,189 @@
+"""What models are asked to answer, and what is made of it: validated, asked again once, or a failed step."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from kernelwright.agents._roles import RoleFailed
+from kernelwright.agents.llm import Message, ModelClient, ModelFault, Place, Request
+
+T = TypeVar("T")
+_FENCE = re.compile(r"\A\s*```[\w+-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_LONGEST_ERROR = 2000  # characters of an error that a model is shown
+_LONGEST_REASON = 300
+
+
+class ReplyModel(BaseModel):
+    """Base of what models answer: closed, and every field required, as structured outputs want it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KernelReply(ReplyModel):
+    """A whole candidate file."""
+
+    plan: str = Field(
+        description="what this kernel does differently, and why it should be faster or right; 1-3 sentences"
+    )
+    source: str = Field(description="the complete candidate file: Python with class ModelNew")
+
+
+class Edit(ReplyModel):
+    """One replacement in the parent's source."""
+
+    find: str = Field(description="text that occurs exactly once in the source, copied to the letter")
+    replace: str = Field(description="what stands there instead")
+
+
+class EditReply(ReplyModel):
+    """Changes to the parent's source."""
+
+    plan: str = Field(description="what is changed, and why it should be faster; 1-3 sentences")
+    edits: list[Edit] = Field(description="replacements, made one after the other")
+
+
+class RepairAdvice(ReplyModel):
+    """What is wrong with a kernel that failed."""
+
+    critical_issue: str = Field(description="the one fault that made it fail, in at most 20 words")
+    why: str = Field(description="how the evidence shows it, in at most 40 words")
+    minimal_fix: str = Field(description="the smallest change that mends it, in at most 40 words")
+
+
+class OptimiseAdvice(ReplyModel):
+    """What limits a kernel that passed."""
+
+    bottleneck: str = Field(
+        description="the one thing that limits it now, with the figure that shows it; at most 30 words"
+    )
+    method: str = Field(description="one optimisation method, named")
+    plan: str = Field(description="how to apply it to this kernel, in at most 60 words")
+    expected_effect: str = Field(description="what it should bring, as a ratio, and why; at most 30 words")
+
+
+class Prediction(ReplyModel):
+    """How a candidate will fare, before hardware is spent on it."""
+
+    outcome: Literal["passes", "build-failure", "runtime-failure", "numerical-failure"] = Field(
+        description="what will happen: it passes; it does not compile or import; it crashes, or runs out of memory or "
+        "time; it gives wrong numbers"
+    )
+    confidence: float = Field(description="probability of that outcome, from 0 to 1")
+    reason: str = Field(description="the line and the mistake, in at most 40 words; for a kernel that passes: empty")
+
+
+class Asked(NamedTuple):
+    """A valid reply with what it was made of."""
+
+    value: Any
+    prompt_sha256: str
+    call_id: str
+
+
+def ask(
+    client: ModelClient,
+    place: Place,
+    *,
+    system: str,
+    user: str,
+    reply: type[BaseModel],
+    also: tuple[type[BaseModel], ...] = (),
+    max_output_tokens: int,
+    parameters: Mapping[str, int | float | str | bool] | None = None,
+    check: Callable[[Any], str] = lambda value: "",
+    on_text: Callable[[int], None] = lambda characters: None,
+) -> Asked:
+    """Ask a model for one structured reply; where it is not usable, once more with what is wrong with it.
+
+    Args:
+        reply: what is asked for.
+        also: what is taken as well where it comes instead.
+        check: what is wrong with a valid reply that still cannot be used; empty where nothing is.
+
+    Raises:
+        RoleFailed: no usable reply, twice; or no reply at all.
+        AwaitingReply, BudgetReached, Stopped: as :meth:`ModelClient.ask`.
+        ModelFault: the provider refuses us as such (kind "credentials").
+    """
+    adapter: TypeAdapter[Any] = TypeAdapter(reply)
+    others = [TypeAdapter(kind) for kind in also]
+    messages: tuple[Message, ...] = (Message("user", user),)
+    problem = ""
+    for attempt in range(2):
+        request = Request(
+            system=system,
+            messages=messages,
+            schema_name=reply.__name__,
+            schema=schema_of(reply),
+            place=place._replace(attempt=attempt),
+            max_output_tokens=max_output_tokens,
+            parameters=parameters or {},
+        )
+        try:
+            answer = client.ask(request, on_text=on_text)
+        except ModelFault as fault:
+            if fault.kind == "credentials":
+                raise
+            raise RoleFailed(f"no reply from {client.spec}: {fault.kind}: {fault.message}") from fault
+        value, problem = _parsed(answer.reply.text, answer.reply.stop, adapter, others)
+        problem = problem or check(value)
+        if not problem:
+            return Asked(value, request.prompt_sha256, answer.call_id)
+        messages = (
+            *messages,
+            Message("assistant", answer.reply.text or "(nothing)"),
+            Message("user", f"That cannot be used: {problem[:_LONGEST_ERROR]}\nAnswer again, with the whole object."),
+        )
+    raise RoleFailed(f"no usable reply from {client.spec}: {problem[:_LONGEST_REASON]}")
+
+
+def schema_of(reply: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema that a reply must have: every field required, nothing else allowed."""
+    return reply.model_json_schema()
+
+
+def _parsed(text: str, stop: str, adapter: TypeAdapter[Any], others: list[TypeAdapter[Any]]) -> tuple[Any, str]:
+    """The value of a reply, or what is wrong with it."""
+    if stop == "refused":
+        return None, "it was refused"
+    if stop == "length":
+        return None, "it was cut off at the limit of its length; answer more shortly"
+    if not text.strip():
+        return None, "it is empty"
+    fenced = _FENCE.match(text)
+    try:
+        data = json.loads(fenced[1] if fenced else text)
+    except ValueError as error:
+        return None, f"it is no JSON object: {error}"
+    first = ""
+    for kind in (adapter, *others):
+        try:
+            return kind.validate_python(data), ""
+        except ValidationError as error:
+            first = first or "; ".join(
+                f"{'.'.join(str(part) for part in item['loc']) or 'the object'}: {item['msg']}"
+                for item in error.errors(include_url=False)[:5]
+            )
+    return None, first
+
+
+def apply_edits(source: str, edits: list[Edit]) -> tuple[str, str]:
+    """The source with all replacements made, and what is wrong with them (then the source means nothing)."""
+    for number, edit in enumerate(edits, 1):
+        count = source.count(edit.find) if edit.find else 0
+        if count != 1:
+            return source, f"edit {number}: its text to find occurs {count} times in the source, and must occur once"
+        source = source.replace(edit.find, edit.replace)
+    return source, ""
+
+
+def unfenced(source: str) -> str:
+    """A source without the Markdown fence that some models put around it."""
+    fenced = _FENCE.match(source)
+    text = fenced[1] if fenced else source
+    return text if text.endswith("\n") else text + "\n"
