@@ -7,8 +7,10 @@ the only module that reads the environment.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
+import json
 import os
 import re
 import tomllib
@@ -28,7 +30,7 @@ from pydantic import (
 )
 
 from kernelwright.errors import UsageError
-from kernelwright.records import Backend
+from kernelwright.records import Backend, KnobValue
 
 __all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "debug_enabled", "keys_present", "parse_bytes"]
 
@@ -37,7 +39,7 @@ ENV_PREFIX = "KERNELWRIGHT_"
 API_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
-_PATH_FIELDS = frozenset({"store", "cache_dir"})
+_PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
 
 SandboxName = Literal["auto", "bwrap", "docker", "process", "none"]
@@ -99,6 +101,24 @@ def _number_or_auto(value: Any) -> Any:
     return "auto" if isinstance(value, str) and value.strip().lower() == "auto" else _number(value)
 
 
+def _parameters(value: Any) -> Any:
+    """``temperature=0.7,effort=high`` becomes a mapping; numbers, true and false are read as such."""
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=") for part in _split(value)]
+    for name, equals, text in pairs:
+        if not name.strip() or not equals or not text.strip():
+            raise ValueError("write name=value pairs, separated by commas")
+    return {name.strip(): _value(text.strip()) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    with contextlib.suppress(ValueError):
+        found = json.loads(text)
+        return found if isinstance(found, int | float | bool) else text
+    return text
+
+
 def _named(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError("a path is wanted here, not an empty text")
@@ -154,6 +174,45 @@ class Settings(BaseModel):
     rounds: Count = Field(6, description="propose-judge rounds for each problem")
     max_minutes: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
         None, description="wall-clock budget of a run in minutes; none for no limit"
+    )
+    max_cost_usd: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+        None, description="what the models of a run may cost in dollars; none for no limit"
+    )
+    max_tokens: Annotated[Count | None, BeforeValidator(_optional)] = Field(
+        None, description="tokens that the models of a run may use, in and out; none for no limit"
+    )
+    max_device_seconds: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+        None, description="time that a run's candidates may take of the referee in seconds; none for no limit"
+    )
+    samples: Count = Field(1, description="candidates that a model writes side by side in each round")
+    repairs: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+        3, description="times that a model's failed kernel is repaired before it is given up"
+    )
+    stall_rounds: Annotated[Count | None, BeforeValidator(_optional)] = Field(
+        None, description="rounds of a model without a gain that end a problem; none for no such end"
+    )
+    parallel_problems: Annotated[Literal["auto"] | Count, BeforeValidator(_number_or_auto)] = Field(
+        "auto", description="problems worked on side by side; auto: 1, or 8 with a model that others run"
+    )
+    llm_concurrency: Count = Field(8, description="requests to one provider at once")
+    llm_tries: Count = Field(6, description="times that a request is sent at most, where sending it again may help")
+    max_output_tokens: Count = Field(16000, description="longest reply of a model in tokens, its reasoning included")
+    coder_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+        default_factory=dict, description="given to the coder's model, for example temperature=0.7,seed=3"
+    )
+    judge_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+        default_factory=dict, description="given to the judge's model, for example effort=high"
+    )
+    replies: Literal["reuse", "fresh"] = Field(
+        "reuse", description="reuse: replies to equal questions are taken from the store; fresh: of this run only"
+    )
+    prices: Annotated[Path | None, BeforeValidator(_optional)] = Field(
+        None, description="TOML file with prices of models, over the built-in table"
+    )
+    mailbox_minutes: Annotated[
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, BeforeValidator(_optional)
+    ] = Field(
+        None, description="how long a run waits for replies in a mailbox before it pauses; none for as long as needed"
     )
     coder: Word = Field("offline", description="who writes kernels")
     judge: Word = Field("offline", description="who gives advice")
@@ -340,7 +399,7 @@ def _build(given: Mapping[str, _Given], home: Path) -> Settings:
 
 def _with_base(name: str, given: _Given, home: Path) -> Any:
     """Make the paths among the settings absolute; whatever is no path is left to validation."""
-    if name in _PATH_FIELDS and isinstance(given.value, str | Path) and str(given.value):
+    if name in _PATH_FIELDS and isinstance(given.value, str | Path) and _optional(str(given.value)) is not None:
         return _absolute(given.value, given.base, home)
     if name in _PATH_TUPLES:
         parts = _split(given.value)

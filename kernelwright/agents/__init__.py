@@ -8,22 +8,28 @@ from kernelwright.agents._nodes import StepState, StepTools, attempts_of, contex
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
 from kernelwright.agents._registry import RoleRegistry, coder_from_spec, coders, judge_from_spec, judges
+from kernelwright.agents._replies import whole_kernel
 from kernelwright.agents._roles import (
+    Assignment,
     Attempt,
     Coder,
     CoderError,
     Foresees,
     Judge,
     Proposal,
+    RoleFailed,
     StepContext,
     Workbench,
     best_attempt,
 )
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
+from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy
 
 __all__ = [
+    "Assignment",
     "Attempt",
+    "BranchFromBest",
     "Coder",
     "CoderError",
     "Foresees",
@@ -31,14 +37,17 @@ __all__ = [
     "Ledger",
     "OfflineCoder",
     "OfflineJudge",
+    "OneAtATime",
     "Peaks",
     "Placement",
     "Proposal",
+    "RoleFailed",
     "RoleRegistry",
     "StepContext",
     "StepResult",
     "StepState",
     "StepTools",
+    "Strategy",
     "Workbench",
     "attempts_of",
     "best_attempt",
@@ -54,4 +63,5 @@ __all__ = [
     "place",
     "run_step",
     "static_score",
+    "whole_kernel",
 ]

@@ -187,3 +187,11 @@ def unfenced(source: str) -> str:
     fenced = _FENCE.match(source)
     text = fenced[1] if fenced else source
     return text if text.endswith("\n") else text + "\n"
+
+
+def whole_kernel(reply: str, source: str | None) -> str:
+    """A Coder's reply, with the whole file that its edits led to in place of them; any other reply as it is."""
+    if source is None:
+        return reply
+    value, problem = _parsed(reply, "complete", TypeAdapter(EditReply), [])
+    return reply if problem else KernelReply(plan=value.plan, source=source).model_dump_json()

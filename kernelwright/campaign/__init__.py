@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 
@@ -23,6 +24,7 @@ __all__ = [
     "optimize",
     "problems_of",
     "read_candidate",
+    "record_run",
     "rows_of",
     "run_config",
     "write_atomically",

@@ -36,7 +36,7 @@ COMMANDS = {
     "optimize": CommandHome("_optimize:optimize", "Write, prove and time kernels for problems."),
     "problems": CommandHome("_problems:problems", "List, show, check and capture problems."),
     "resume": CommandHome("_optimize:resume", "Go on with a run that was stopped."),
-    "runs": CommandHome("_runs:runs", "List, show and cancel runs."),
+    "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
     "store": CommandHome("_store:store", "Check and back up the database."),
     "version": CommandHome("_version:version", "Print the version."),
 }

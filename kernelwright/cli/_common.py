@@ -76,6 +76,20 @@ def common_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
+def budget_options(command: Command) -> Command:
+    """Give a command the budgets of a run."""
+    for option in (
+        click.option(
+            "--max-device-seconds", type=click.FloatRange(min=0, min_open=True), help="Most time of the referee."
+        ),
+        click.option("--max-tokens", type=click.IntRange(min=1), help="Most tokens of models, in and out."),
+        click.option("--max-cost-usd", type=click.FloatRange(min=0, min_open=True), help="Most that models may cost."),
+        click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this much time."),
+    ):
+        command = option(command)
+    return command
+
+
 def stdout_console() -> Console:
     """A rich console for results: as wide as the terminal, or wide enough for one line a row elsewhere."""
     from rich.console import Console

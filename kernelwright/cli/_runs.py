@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kernelwright.cli._common import Common, common_options, stdout_console
+from kernelwright.cli._common import Common, budget_options, common_options, stdout_console
 from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
 from kernelwright.cli._tables import duration, result_tables, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.store import RunRow, Store
+    from rich.table import Table
+
+    from kernelwright.records import RunConfig
+    from kernelwright.store import RequestCount, RunCosts, RunRow, Store
 
 LAST = "last"
 LIVE = frozenset({"running", "paused", "interrupted"})
@@ -39,7 +44,7 @@ def find_run(store: Store, name: str) -> RunRow:
 
 @click.group()
 def runs() -> None:
-    """List, show and cancel runs."""
+    """List, show, record, pause and cancel runs, and change their budgets."""
 
 
 @runs.command("list")
@@ -89,12 +94,15 @@ def show(common: Common, run_id: str) -> None:
         run = find_run(store, run_id)
         rows = rows_of(store, run.id)
         lints = findings_of_rows(store, rows, run.id, settings)
+        costs, counts = store.run_costs(run.id), store.request_counts(run.id)
+        device_s = store.device_seconds(run.id)
     config = run.config
     lines = [
         f"run {run.id}: {run.status}, {duration(run.seconds)}",
         f"coder {config.coder}, judge {config.judge}, backend {config.backend}, {config.rounds} rounds, "
         f"sandbox {config.sandbox}, threads {config.threads}",
     ]
+    lines += _spending(config, costs, device_s)
     if run.status in LIVE:
         lines.append(f"resume with: kernelwright resume {run.id}{common.store_flag}")
     data = {
@@ -102,10 +110,104 @@ def show(common: Common, run_id: str) -> None:
         "status": run.status,
         "seconds": run.seconds,
         "config": config,
+        "device_seconds": round(device_s, 3),
+        "costs": costs,
+        "requests": counts,
         "problems": [with_rules(row, lints[row.problem]) for row in rows],
     }
     tables = result_tables(rows, config.baselines, stdout_console().width, lints)
-    common.show(data, *lines, *tables, *map(escape, footnotes(lints)))
+    requests = [_requests_table(counts)] if counts else []
+    common.show(data, *lines, *tables, *requests, *map(escape, footnotes(lints)))
+
+
+def _spending(config: RunConfig, costs: RunCosts, device_s: float) -> list[str]:
+    """What a run has used of its budgets."""
+    lines = [f"referee {duration(device_s)}{_of(config.max_device_seconds, duration)}"]
+    if costs.calls or costs.booked_requests or costs.reused_replies:
+        cost = "unknown" if costs.cost_usd is None else f"${costs.cost_usd:.4f}"
+        tokens = costs.input_tokens + costs.output_tokens + costs.booked_tokens
+        lines.append(
+            f"models: {costs.calls} replies, {costs.input_tokens:,} tokens in ({costs.cached_tokens:,} cached), "
+            f"{costs.output_tokens:,} out ({costs.reasoning_tokens:,} reasoning); "
+            f"{costs.reused_replies} found in the log"
+        )
+        lines.append(
+            f"cost {cost}{_of(config.max_cost_usd, lambda most: f'${most:.2f}')}, "
+            f"{tokens:,} tokens{_of(config.max_tokens, lambda most: f'{most:,.0f}')}"
+        )
+        if costs.booked_requests:
+            lines.append(
+                f"of that, {costs.booked_requests} requests of which nobody knows what they used, "
+                f"booked as they were reserved: {costs.booked_tokens:,} tokens, ${costs.booked_cost_usd:.4f}"
+            )
+    return lines
+
+
+def _of(most: float | None, shown: Callable[[float], str]) -> str:
+    return "" if most is None else f" of {shown(most)}"
+
+
+def _requests_table(counts: Sequence[RequestCount]) -> Table:
+    made = table("role", "ended", "as", ">requests", ">tokens", ">cost")
+    for count in counts:
+        made.add_row(
+            count.role,
+            count.outcome or "in flight",
+            count.state,
+            str(count.requests),
+            f"{count.tokens:,}",
+            f"${count.cost_usd:.4f}",
+        )
+    return made
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to.")
+@common_options
+def record(common: Common, run_id: str, output: Path) -> None:
+    """Write the replies that a run used to a file that --coder replay:FILE --judge replay:FILE can replay."""
+    from kernelwright.campaign import record_run, write_atomically
+
+    settings = common.settings()
+    with common.open_store(settings, readonly=True) as store:
+        run = find_run(store, run_id)
+        text, count = record_run(store, run.id)
+    if not count:
+        raise UsageError(f"run {run.id} used no replies of models", hint="its coder and judge were offline")
+    write_atomically(output, text)
+    common.show({"run": run.id, "replies": count, "file": str(output)}, f"{count} replies of run {run.id}: {output}")
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
+@common_options
+def pause(common: Common, run_id: str) -> None:
+    """Have the process that drives a run stop after the work in flight; 'resume' goes on with it."""
+    settings = common.settings()
+    with common.open_store(settings) as store:
+        run = find_run(store, run_id)
+        if run.status != "running":
+            raise UsageError(f"run {run.id} is {run.status}", hint="only a running one can be paused")
+        store.set_run_status(run.id, "paused")
+    common.show({"run": run.id, "status": "paused"}, f"run {run.id} paused")
+
+
+@runs.command("set")
+@click.argument("run_id", metavar="RUN")
+@budget_options
+@common_options
+def set_budgets(common: Common, run_id: str, **budgets: float | None) -> None:
+    """Change the budgets of a run, for the whole of it; 'resume' goes on with it."""
+    settings = common.settings()
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if not given:
+        raise UsageError("which budget?", hint="for example --max-cost-usd 20")
+    with common.open_store(settings) as store:
+        run = find_run(store, run_id)
+        config = run.config.model_copy(update=given)
+        store.set_run_config(run.id, config)
+    common.show({"run": run.id, **given}, f"run {run.id}: {', '.join(f'{k} {v:g}' for k, v in given.items())}")
 
 
 @runs.command()

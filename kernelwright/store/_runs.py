@@ -50,6 +50,10 @@ class Runs(Catalog):
         _known(status, get_args(RunStatus), "run status")
         self._change_run("status = :value", run_id, status)
 
+    def set_run_config(self, run_id: str, config: RunConfig) -> None:
+        """Change what a run is asked to do from now on, such as its budgets; raises UsageError for an unknown run."""
+        self._change_run("config_json = :value", run_id, dump_json(config))
+
     def add_run_seconds(self, run_id: str, seconds: float) -> float:
         """Add wall-clock seconds to what a run has used; returns the sum over all its sessions."""
         with self._connection.write():
