@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -32,11 +33,13 @@ from pydantic import (
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend, KnobValue
 
-__all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "debug_enabled", "keys_present", "parse_bytes"]
+__all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "api_key", "debug_enabled", "keys_present", "parse_bytes"]
 
 CONFIG_FILE_NAME = "kernelwright.toml"
 ENV_PREFIX = "KERNELWRIGHT_"
 API_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+# Variables of others that are read where our own is not set.
+ALIASES = {"openai_base_url": "OPENAI_BASE_URL", "anthropic_base_url": "ANTHROPIC_BASE_URL"}
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
@@ -72,6 +75,20 @@ def keys_present(env: Mapping[str, str] | None = None) -> dict[str, bool]:
     """Which API keys the environment holds. Never their values."""
     found = os.environ if env is None else env
     return {name: bool(found.get(name)) for name in API_KEYS}
+
+
+def api_key(name: str, env: Mapping[str, str] | None = None) -> str | None:
+    """The key in the variable ``name``, one of ``API_KEYS``; None where it is not set.
+
+    Raises:
+        UsageError: it cannot be a key, since no header could carry it. The message doesn't repeat it.
+    """
+    if name not in API_KEYS:
+        raise ValueError(f"{name} is no variable that a key is read from")
+    found = (os.environ if env is None else env).get(name, "").strip()
+    if not (found.isascii() and found.isprintable()) or " " in found:
+        raise UsageError(f"{name} holds characters that no key has", hint="copy the key anew", key=name)
+    return found or None
 
 
 def debug_enabled(env: Mapping[str, str] | None = None) -> bool:
@@ -125,6 +142,18 @@ def _named(value: Any) -> Any:
     return value
 
 
+def _web_address(value: Any) -> Any:
+    """A base URL without a slash at its end."""
+    if not isinstance(value, str):
+        raise ValueError("an address such as http://localhost:8000/v1 is wanted here")
+    parts = urlsplit(value.strip())
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("an address such as http://localhost:8000/v1 is wanted here")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("an address is stored and shown: leave names, passwords and queries out of it")
+    return value.strip().rstrip("/")
+
+
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 Ratio = Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)]
@@ -132,6 +161,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 FilePath = Annotated[Path, BeforeValidator(_named)]
 Word = Annotated[str, Field(min_length=1)]
+WebAddress = Annotated[str, BeforeValidator(_web_address)]
 
 
 def _home(env: Mapping[str, str]) -> Path:
@@ -216,6 +246,13 @@ class Settings(BaseModel):
     )
     coder: Word = Field("offline", description="who writes kernels")
     judge: Word = Field("offline", description="who gives advice")
+    openai_base_url: WebAddress = Field(
+        "https://api.openai.com/v1", description="where openai:MODEL is asked; any server of chat completions"
+    )
+    anthropic_base_url: WebAddress = Field(
+        "https://api.anthropic.com", description="where anthropic:MODEL is asked; any server of messages"
+    )
+    llm_timeout_s: Positive = Field(600.0, description="limit for one reply of a language model in seconds")
     recipe: Word = Field("default", description="search recipe")
     suite_dirs: Annotated[tuple[Path, ...], BeforeValidator(_split)] = Field((), description="folders of more suites")
     memory_bytes: Bytes = Field(4 * 2**30, description="memory limit of one worker")
@@ -352,8 +389,8 @@ def _from_file(config_file: Path | None, cwd: Path) -> dict[str, _Given]:
 def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
     for name in Settings.model_fields:
-        variable = ENV_PREFIX + name.upper()
-        if env.get(variable):
+        variables = [ENV_PREFIX + name.upper(), *([ALIASES[name]] if name in ALIASES else [])]
+        if variable := next((variable for variable in variables if env.get(variable)), None):
             found[name] = _Given(env[variable], f"env {variable}", cwd)
     return found
 
@@ -421,7 +458,7 @@ def _usage_error(error: ValidationError, given: Mapping[str, _Given]) -> UsageEr
     item = given.get(name)
     origin = item.origin if item else "default"
     message = first["msg"].removeprefix("Value error, ")
-    value = first["input"]
+    value = re.sub(r"//.*@", "//***@", first["input"]) if isinstance(first["input"], str) else first["input"]
     near: list[str] = []
     choices = [str(choice) for choice in get_args(Settings.model_fields[name].annotation)] if item else []
     if first["type"] == "literal_error":

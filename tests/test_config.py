@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright import config
-from kernelwright.config import Settings, debug_enabled, keys_present, parse_bytes
+from kernelwright.config import Settings, api_key, debug_enabled, keys_present, parse_bytes
 from kernelwright.errors import UsageError
 
 
@@ -212,6 +212,41 @@ def test_keys_are_reported_as_booleans_only():
     present = keys_present({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": ""})
     assert present == {"OPENAI_API_KEY": True, "ANTHROPIC_API_KEY": False}
     assert "secret" not in repr(present)
+
+
+def test_a_key_is_read_by_name_and_never_quoted():
+    env = {"OPENAI_API_KEY": " sk-secret\n", "ANTHROPIC_API_KEY": ""}
+    assert api_key("OPENAI_API_KEY", env) == "sk-secret"
+    assert api_key("ANTHROPIC_API_KEY", env) is None
+    with pytest.raises(ValueError, match="HOME"):
+        api_key("HOME", {"HOME": "/h"})
+    for bad in ("sk-secret key", "sk-secret\nsk-other", "sk-sécret"):
+        with pytest.raises(UsageError, match="OPENAI_API_KEY") as caught:
+            api_key("OPENAI_API_KEY", {"OPENAI_API_KEY": bad})
+        assert "cret" not in repr((str(caught.value), caught.value.data))
+
+
+def test_base_urls_are_read_from_the_variables_of_the_vendors_programs(tmp_path):
+    env = {"HOME": "/h", "OPENAI_BASE_URL": "http://localhost:8000/v1/", "ANTHROPIC_BASE_URL": "http://a"}
+    settings = load(tmp_path, env=env)
+    assert settings.describe()["openai_base_url"] == ("http://localhost:8000/v1", "env OPENAI_BASE_URL")
+    assert settings.anthropic_base_url == "http://a"
+    settings = load(tmp_path, env=env | {"KERNELWRIGHT_OPENAI_BASE_URL": "https://b/v1"})
+    assert settings.describe()["openai_base_url"] == ("https://b/v1", "env KERNELWRIGHT_OPENAI_BASE_URL")
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:8000", "ftp://host/v1", "https://", "http://[::1/v1", "https://h/v1?key=sk-1", 7]
+)
+def test_what_is_no_base_url_is_refused(address, tmp_path):
+    with pytest.raises(UsageError, match="openai_base_url"):
+        load(tmp_path, flags={"openai_base_url": address})
+
+
+def test_a_password_in_a_base_url_is_refused_and_not_shown(tmp_path):
+    with pytest.raises(UsageError, match="openai_base_url") as caught:
+        load(tmp_path, env={"OPENAI_BASE_URL": "https://me:sk-secret@host/v1"})
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("1", True), ("yes", True), ("0", False), ("", False)])

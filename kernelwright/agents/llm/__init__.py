@@ -6,8 +6,10 @@ from kernelwright.agents.llm._budget import Budget, Limits, Worst
 from kernelwright.agents.llm._client import Answer, ModelClient, Retries
 from kernelwright.agents.llm._faults import RETRIED, UNBILLED, AwaitingReply, FaultKind, ModelFault, Stopped
 from kernelwright.agents.llm._mailbox import MailboxProvider
+from kernelwright.agents.llm._prices import Price, PriceTable
 from kernelwright.agents.llm._recording import RecordedReply, ReplayProvider, read_recording, write_recording
 from kernelwright.agents.llm._types import Message, Parameters, Place, Provider, Reply, Request, Stop, Usage
+from kernelwright.agents.llm._vendors import metered_provider, vendors_own
 
 __all__ = [
     "RETRIED",
@@ -23,6 +25,8 @@ __all__ = [
     "ModelFault",
     "Parameters",
     "Place",
+    "Price",
+    "PriceTable",
     "Provider",
     "RecordedReply",
     "ReplayProvider",
@@ -33,6 +37,8 @@ __all__ = [
     "Stopped",
     "Usage",
     "Worst",
+    "metered_provider",
     "read_recording",
+    "vendors_own",
     "write_recording",
 ]

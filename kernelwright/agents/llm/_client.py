@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernelwright.agents.llm._budget import Budget, Worst
-from kernelwright.agents.llm._faults import RETRIED, UNBILLED, ModelFault, Stopped
+from kernelwright.agents.llm._faults import RETRIED, ModelFault, Stopped
 from kernelwright.agents.llm._types import Provider, Reply, Request
 from kernelwright.records import LLMCall, sha256_text
 
@@ -149,7 +149,7 @@ class ModelClient:
             try:
                 reply = self.provider.send(request, on_text=on_text)
             except ModelFault as fault:
-                outcome, billed = fault.kind, fault.kind not in UNBILLED
+                outcome, billed = fault.kind, fault.may_be_billed
                 raise
             else:
                 outcome = ""

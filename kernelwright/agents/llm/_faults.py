@@ -17,7 +17,11 @@ RETRIED: frozenset[FaultKind] = frozenset(
 
 
 class ModelFault(KernelwrightError):
-    """A request that got no reply. ``data`` holds ``kind`` and, where the provider said so, ``retry_after_s``."""
+    """A request that got no reply.
+
+    ``data`` holds ``kind``; ``spec`` (``provider:model``); ``retry_after_s`` and ``status`` where the provider said so;
+    and ``begun``, which is true where a reply had begun before the fault.
+    """
 
     exit_code = 3
 
@@ -31,6 +35,11 @@ class ModelFault(KernelwrightError):
     def retry_after_s(self) -> float | None:
         """How long the provider asked to wait."""
         return self.data.get("retry_after_s")
+
+    @property
+    def may_be_billed(self) -> bool:
+        """Whether somebody may have to pay for it: a model that is overloaded halfway has worked nevertheless."""
+        return self.kind not in UNBILLED or bool(self.data.get("begun"))
 
 
 class AwaitingReply(KernelwrightError):

@@ -1,0 +1,169 @@
+"""A provider that somebody is billed for: what the vendors have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, ClassVar
+
+import httpx2
+
+from kernelwright.agents.llm._connections import Connections, end_by
+from kernelwright.agents.llm._translate import Service, Unreadable, model_fault
+from kernelwright.agents.llm._types import Parameters, Reply, Request, Stop, Usage
+from kernelwright.errors import UsageError
+
+CONNECT_TIMEOUT_S = 10.0
+NO_KEY = "none"  # what servers that want no key are sent, since the SDKs insist on one
+
+
+@dataclass
+class Draft:
+    """What is known of a reply besides its text while it arrives. ``stop`` is set when it is whole."""
+
+    begun: bool = False
+    model: str = ""
+    tokens: dict[str, int] = field(default_factory=dict)
+    usage: Usage | None = None
+    reason: str = ""
+    refused: bool = False
+    stop: Stop | None = None
+
+
+class MeteredProvider(ABC):
+    """One request to a vendor's SDK, streamed, with its faults in our words. Safe to use from several threads."""
+
+    name: str
+    metered = True
+    key_name: ClassVar[str]
+    # Parameters that the provider sets itself, or that would change what a token costs.
+    reserved: ClassVar[frozenset[str]]
+    sdk: ClassVar[ModuleType]
+    sdk_error: ClassVar[type[Exception]]
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None,
+        base_url: str,
+        timeout_s: float,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        http_client: httpx2.Client | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            api_key: None for a server that wants none.
+            timeout_s: limit for silence, and for all of a reply.
+            http_client: whose connections to use; it stays the caller's to close.
+        """
+        self.model = model
+        self._connections = None if http_client is not None else Connections(timeout_s, connect_timeout_s)
+        self._client = self._make_client(
+            api_key=api_key or NO_KEY,
+            base_url=base_url,
+            timeout=httpx2.Timeout(timeout_s, connect=connect_timeout_s),
+            max_retries=0,  # retries are the budget's matter, which has to reserve for each
+            http_client=self._connections.client if self._connections is not None else http_client,
+        )
+        self._service = Service(
+            f"{self.name}:{model}", base_url, self.key_name, self.sdk, (api_key,) if api_key else (), timeout_s
+        )
+
+    @abstractmethod
+    def _make_client(self, **arguments: Any) -> Any:
+        """The SDK's client."""
+
+    @abstractmethod
+    def _open(self, request: Request) -> Any:
+        """Send a request; the SDK's stream of its reply."""
+
+    @abstractmethod
+    def _read(self, event: Any, draft: Draft) -> str:
+        """The text of one event, which may be empty; all else of it goes into ``draft``."""
+
+    def send(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Reply:
+        """The reply to one request: asked once, never retried.
+
+        Args:
+            on_text: told with each piece how many characters of the reply have arrived.
+
+        Raises:
+            ModelFault: there is none.
+            UsageError: a parameter that cannot be passed on.
+        """
+        self._refuse(request.parameters)
+        started = time.monotonic()
+        draft = Draft()
+        text: list[str] = []
+        characters = 0
+        with contextlib.closing(self._pieces(request, draft, started + self._service.timeout_s)) as pieces:
+            while (piece := self._next(pieces, draft)) is not None:
+                text.append(piece)
+                characters += len(piece)
+                if piece:
+                    on_text(characters)
+        if draft.stop is None:
+            raise model_fault(Unreadable("it ended without saying why"), self._service, begun=True, closed=False)
+        stop: Stop = "refused" if draft.refused else draft.stop
+        return Reply("".join(text), stop, draft.usage, time.monotonic() - started, draft.model)
+
+    def close(self) -> None:
+        """Give back connections; requests in flight fail."""
+        if self._connections is not None:
+            self._connections.close()
+
+    def _refuse(self, parameters: Parameters) -> None:
+        for name in parameters:
+            if name in self.reserved:
+                raise UsageError(f"{self._service.spec} takes no parameter {name!r}", hint="leave it out", key=name)
+
+    def _pieces(self, request: Request, draft: Draft, deadline: float) -> Iterator[str]:
+        stream = self._open(request)
+        with stream:
+            draft.begun = True
+            end_by(stream.response, deadline)
+            for event in _sound(stream):
+                try:
+                    piece = self._read(event, draft)
+                except (AttributeError, TypeError, ValueError) as error:  # the SDKs build events without checking them
+                    raise Unreadable("an event lacks what its kind has") from error
+                yield piece
+
+    def _next(self, pieces: Iterator[str], draft: Draft) -> str | None:
+        """The next piece, None at the end. What is raised has no context: those of the SDKs hold the key."""
+        try:
+            return next(pieces, None)
+        except (self.sdk_error, httpx2.HTTPError, Unreadable, OSError) as error:
+            fault = model_fault(error, self._service, begun=draft.begun, closed=self._closed)
+        except RuntimeError as error:  # what the client says of itself once it is closed
+            if not self._closed:
+                raise
+            fault = model_fault(error, self._service, begun=draft.begun, closed=True)
+        raise fault
+
+    @property
+    def _closed(self) -> bool:
+        return self._connections is not None and self._connections.closed
+
+
+def _sound(stream: Iterable[Any]) -> Iterator[Any]:
+    """The events of a stream whose every line is the text and the JSON that it should be."""
+    try:
+        yield from stream
+    except ValueError as error:
+        raise Unreadable("a line is no JSON or no text") from error
+
+
+def count(value: object) -> int:
+    """A number of tokens; raises TypeError for what is none."""
+    if value is None:
+        return 0
+    if not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} is no number of tokens")
+    return value

@@ -1,0 +1,178 @@
+"""What tokens cost. What is not known is None, never 0."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, ValidationError, model_validator
+
+from kernelwright.agents.llm._types import Usage
+from kernelwright.errors import UsageError
+from kernelwright.records import Record
+
+LISTED = Path(__file__).with_name("prices.toml")
+VENDORS = frozenset({"openai", "anthropic"})
+
+_SNAPSHOT = re.compile(r"-20\d\d(-?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])$")
+_PER = 1_000_000
+
+Usd = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(strict=True, ge=0)]
+
+
+class Price(Record):
+    """One row of a price table: USD per million tokens, for prompts within a range of lengths in tokens."""
+
+    provider: str = Field(min_length=1)
+    models: tuple[str, ...] = Field(min_length=1)
+    as_of: datetime.date
+    input_usd: Usd
+    cached_usd: Usd | None = None
+    cache_write_usd: Usd | None = None
+    output_usd: Usd
+    above_input_tokens: Tokens | None = None
+    up_to_input_tokens: Tokens | None = None
+    origin: Literal["list", "override"] = "list"
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Price:
+        if self.up_to_input_tokens is not None and (self.above_input_tokens or 0) >= self.up_to_input_tokens:
+            raise ValueError("above_input_tokens must be less than up_to_input_tokens")
+        return self
+
+    def holds_for(self, input_tokens: int) -> bool:
+        """Whether a prompt of so many tokens is billed by this row."""
+        above = self.above_input_tokens is None or input_tokens > self.above_input_tokens
+        return above and (self.up_to_input_tokens is None or input_tokens <= self.up_to_input_tokens)
+
+    def cost_usd(self, usage: Usage) -> float:
+        """What a reply costs by this row."""
+        cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
+        write_usd = self.input_usd if self.cache_write_usd is None else self.cache_write_usd
+        plain = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
+        return (
+            plain * self.input_usd
+            + usage.cached_tokens * cached_usd
+            + usage.cache_write_tokens * write_usd
+            + usage.output_tokens * self.output_usd
+        ) / _PER
+
+    def worst_usd(self, input_tokens: int, output_tokens: int) -> float:
+        """The most that so many tokens can cost by this row: nothing is read from the cache."""
+        input_usd = max(self.input_usd, self.cached_usd or 0.0, self.cache_write_usd or 0.0)
+        return (input_tokens * input_usd + output_tokens * self.output_usd) / _PER
+
+
+class PriceTable:
+    """Prices by ``provider:model``: those of the user's own file, then the vendors' list."""
+
+    def __init__(self, rows: Iterable[Price]) -> None:
+        self.rows = tuple(rows)
+
+    @classmethod
+    def load(cls, override: Path | None = None, *, listed: frozenset[str] = VENDORS) -> PriceTable:
+        """Read the list, and before it a file of the user's.
+
+        Args:
+            override: a TOML file of the same form. A model that is in it has no other price.
+            listed: providers whose list prices hold, since they are asked at the vendor's own base URL.
+
+        Raises:
+            UsageError: the file cannot be read, or has something in it that is no price.
+        """
+        own = _read(override, "override") if override is not None else []
+        return cls([*own, *(row for row in _read(LISTED, "list") if row.provider in listed)])
+
+    def find(self, spec: str, input_tokens: int) -> Price | None:
+        """The row that a prompt is billed by, None where none is known.
+
+        A dated snapshot (``-2026-03-01``, ``-20260301``) of a model has that model's price, where it has none itself.
+        """
+        return next((row for row in self._rows_of(spec) if row.holds_for(input_tokens)), None)
+
+    def cost_usd(self, spec: str, usage: Usage | None) -> float | None:
+        """What a reply cost, None where usage or price is not known."""
+        price = None if usage is None else self.find(spec, usage.input_tokens)
+        return None if price is None or usage is None else price.cost_usd(usage)
+
+    def worst_usd(self, spec: str, input_tokens: int, output_tokens: int) -> float | None:
+        """The most that a reply can cost, None where that is not known.
+
+        Args:
+            input_tokens: of the prompt, at most.
+            output_tokens: that may be generated, at most.
+        """
+        if self.find(spec, input_tokens) is None:
+            return None
+        reachable = [row for row in self._rows_of(spec) if (row.above_input_tokens or -1) < input_tokens]
+        return max(row.worst_usd(input_tokens, output_tokens) for row in reachable)
+
+    def _rows_of(self, spec: str) -> list[Price]:
+        """All rows of one model, from the user's file alone where it is in there."""
+        provider, _, model = spec.partition(":")
+        names = dict.fromkeys([model, _SNAPSHOT.sub("", model)])
+        for origin in ("override", "list"):
+            for name in names:
+                rows = [
+                    row for row in self.rows if (row.origin, row.provider) == (origin, provider) and name in row.models
+                ]
+                if rows:
+                    return rows
+        return []
+
+
+class _Place(NamedTuple):
+    row: int
+    field: str
+
+
+def _read(path: Path, origin: str) -> list[Price]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise _broken(path, f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:  # both say where
+        raise _broken(path, f"is no valid TOML: {error}") from error
+    rows = table.get("price")
+    if table.keys() - {"price"} or not isinstance(rows, list):
+        name = next(iter(table.keys() - {"price"}), "price")
+        raise _broken(path, f"line {_line(text, _Place(-1, name))}: {name}: [[price]] tables are wanted, nothing else")
+    found: list[Price] = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(Price(**_named(row), origin=origin))  # type: ignore[arg-type]
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = str(first["loc"][0]) if first["loc"] else "price"
+            message = first["msg"].removeprefix("Value error, ")
+            line = _line(text, _Place(number, field))
+            raise _broken(path, f"line {line}: {field}: {message}", line=line, field=field) from error
+    return found
+
+
+def _named(row: Any) -> dict[str, Any]:
+    """A row's fields; ``origin`` is ours to say, so that it counts as unknown."""
+    fields = dict(row) if isinstance(row, dict) else {"price": row}
+    return {("origin (unknown)" if name == "origin" else str(name)): value for name, value in fields.items()}
+
+
+def _line(text: str, place: _Place) -> int:
+    """The line, from 1, of a field in a numbered [[price]] table; that of the table where the field is missing."""
+    row, header = -1, 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(r"\s*\[\[\s*price\s*\]\]", line):
+            row += 1
+            header = number if row == place.row else header
+        elif row == place.row and re.match(rf"\s*\[*[\"']?{re.escape(place.field)}[\"']?\s*[\]=.]", line):
+            return number
+    return header
+
+
+def _broken(path: Path, what: str, **data: Any) -> UsageError:
+    return UsageError(f"the price file {path} {what}", hint="mend the file", file=str(path), **data)

@@ -1,0 +1,55 @@
+"""From ``openai:MODEL`` and the settings to a provider. An SDK takes a second to import, so none is before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernelwright.agents.llm._types import Provider
+from kernelwright.config import Settings, api_key
+from kernelwright.errors import MissingToolError, UsageError
+
+KEY_NAMES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+
+
+def metered_provider(spec: str, settings: Settings, env: Mapping[str, str] | None = None) -> Provider:
+    """The provider for ``openai:MODEL`` or ``anthropic:MODEL``; nothing is sent yet.
+
+    Args:
+        env: where its key is read (default: this process's environment).
+
+    Raises:
+        UsageError: the spec names no vendor or no model.
+        MissingToolError: there is no key, and the vendor's own interface is to be asked.
+    """
+    vendor, _, model = spec.partition(":")
+    if vendor not in KEY_NAMES or not model:
+        raise UsageError(f"{spec!r} names no model", hint="write openai:MODEL or anthropic:MODEL", spec=spec)
+    base_url = _base_url(vendor, settings)
+    key = api_key(KEY_NAMES[vendor], env)
+    if key is None and vendor in vendors_own(settings):
+        raise MissingToolError(
+            f"{spec} needs a key, and {KEY_NAMES[vendor]} is not set",
+            hint=f"set {KEY_NAMES[vendor]}, or {vendor}_base_url to a server that needs none",
+            key=KEY_NAMES[vendor],
+        )
+    if vendor == "openai":
+        from kernelwright.agents.llm._openai import OpenAIProvider
+
+        return OpenAIProvider(model, api_key=key, base_url=base_url, timeout_s=settings.llm_timeout_s)
+    from kernelwright.agents.llm._anthropic import AnthropicProvider
+
+    return AnthropicProvider(model, api_key=key, base_url=base_url, timeout_s=settings.llm_timeout_s)
+
+
+def vendors_own(settings: Settings) -> frozenset[str]:
+    """The vendors that are asked at their own base URL, so that their list prices hold."""
+    return frozenset(
+        vendor
+        for vendor in KEY_NAMES
+        if _base_url(vendor, settings) == Settings.model_fields[f"{vendor}_base_url"].default
+    )
+
+
+def _base_url(vendor: str, settings: Settings) -> str:
+    url: str = getattr(settings, f"{vendor}_base_url")
+    return url
