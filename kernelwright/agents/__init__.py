@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
+from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work
 from kernelwright.agents._nodes import StepState, StepTools, attempts_of, context_of, initial_state
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
@@ -24,7 +25,7 @@ from kernelwright.agents._roles import (
 )
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
-from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy
+from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain
 
 __all__ = [
     "Assignment",
@@ -35,6 +36,10 @@ __all__ = [
     "Foresees",
     "Judge",
     "Ledger",
+    "ModelCoder",
+    "ModelJudge",
+    "ModelRole",
+    "ModelTools",
     "OfflineCoder",
     "OfflineJudge",
     "OneAtATime",
@@ -49,6 +54,7 @@ __all__ = [
     "StepTools",
     "Strategy",
     "Workbench",
+    "at_work",
     "attempts_of",
     "best_attempt",
     "build_step",
@@ -61,6 +67,7 @@ __all__ = [
     "judges",
     "open_checkpoints",
     "place",
+    "rounds_without_gain",
     "run_step",
     "static_score",
     "whole_kernel",

@@ -137,6 +137,7 @@ def context_of(tools: StepTools, state: StepState, assignment: Assignment | None
         baseline=tools.baseline,
         attempts=attempts_of(tools.ledger, state),
         assignment=assignment or Assignment(),
+        failures=tuple(failure["reason"] for failure in state["failures"] if failure["round"] == state["round"] - 1),
     )
 
 
@@ -155,6 +156,7 @@ def _attempt(ledger: Ledger, entry: AttemptState) -> Attempt:
         action=entry["action"],
         advice=None if entry["advice"] is None else Advice.model_validate(entry["advice"]),
         focus=entry["focus"],
+        artifacts=evaluation.artifacts,
     )
 
 

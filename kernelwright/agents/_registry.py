@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
+from kernelwright.agents._model_roles import ModelCoder, ModelJudge
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
 from kernelwright.agents._roles import Coder, Judge, require_backend
+from kernelwright.agents.llm import MODEL_WORDS
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend
 
@@ -64,6 +67,10 @@ def _not_yet(kind: str, word: str, wants: str) -> Callable[[str], NoReturn]:
     return refuse
 
 
+def _model(word: str, role: Callable[[str], Role], rest: str) -> Role:
+    return role(f"{word}:{rest}")
+
+
 def _offline(role: Callable[[], Role], kind: str) -> Callable[[str], Role]:
     def build(rest: str) -> Role:
         if rest:
@@ -74,10 +81,6 @@ def _offline(role: Callable[[], Role], kind: str) -> Callable[[str], Role]:
 
 
 PLANNED = {
-    "openai": "a model behind an OpenAI-compatible interface",
-    "anthropic": "a model of Anthropic",
-    "replay": "answers read back from a file",
-    "mailbox": "answers exchanged through a folder",
     "policy": "a trained policy of your own",
 }
 
@@ -85,13 +88,16 @@ coders: RoleRegistry[Coder] = RoleRegistry("coder")
 judges: RoleRegistry[Judge] = RoleRegistry("judge")
 coders.register("offline", _offline(OfflineCoder, "coder"))
 judges.register("offline", _offline(OfflineJudge, "judge"))
+for _word in sorted(MODEL_WORDS):
+    coders.register(_word, partial(_model, _word, ModelCoder))
+    judges.register(_word, partial(_model, _word, ModelJudge))
 for _word, _wants in PLANNED.items():
     coders.register(_word, _not_yet("coder", _word, _wants))
     judges.register(_word, _not_yet("judge", _word, _wants))
 
 
 def coder_from_spec(spec: str, backend: Backend = "cpp") -> Coder:
-    """The Coder for ``spec``: ``offline`` in this version; the planned ones raise UsageError and say so.
+    """The Coder for ``spec``. One that is a language model still needs its tools.
 
     Raises:
         UsageError: no such Coder, or it writes no kernels of ``backend``.
@@ -102,5 +108,5 @@ def coder_from_spec(spec: str, backend: Backend = "cpp") -> Coder:
 
 
 def judge_from_spec(spec: str) -> Judge:
-    """The Judge for ``spec``: ``offline`` in this version; the planned ones raise UsageError and say so."""
+    """The Judge for ``spec``. One that is a language model still needs its tools."""
     return judges.build(spec)

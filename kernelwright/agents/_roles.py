@@ -71,6 +71,7 @@ class Attempt:
     action: Mapping[str, Any]
     advice: Advice | None = None
     focus: str = ""
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def static_score(self) -> Score:
@@ -122,6 +123,7 @@ class StepContext:
     baseline: str = "eager"
     attempts: tuple[Attempt, ...] = ()
     assignment: Assignment = field(default_factory=Assignment)
+    failures: tuple[str, ...] = ()  # what kept roles from an answer in the round before
 
     @property
     def best(self) -> Attempt | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints
+from kernelwright.agents.llm import Models, is_model
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
+from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._schedule import Schedule
 from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.config import Settings
@@ -31,6 +34,8 @@ STATUS_OF_STOP: dict[str, RunStatus] = {
     "cancelled": "cancelled",
 }
 ENDED = frozenset({"finished", "cancelled"})
+PARALLEL_WITH_MODELS = 8
+BUDGETS = ("max_minutes", "max_cost_usd", "max_tokens", "max_device_seconds")
 
 OpenReferee = Callable[[Settings], AbstractContextManager[RefereeLike]]
 
@@ -51,6 +56,9 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
         backend=settings.backend,
         rounds=settings.rounds,
         max_minutes=settings.max_minutes,
+        max_cost_usd=settings.max_cost_usd,
+        max_tokens=settings.max_tokens,
+        max_device_seconds=settings.max_device_seconds,
         sandbox=settings.sandbox,
         threads=settings.threads,
         baselines=settings.baselines,
@@ -101,16 +109,17 @@ class Campaign:
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
         config = run_config(self._settings, ids)
         coder_from_spec(config.coder, config.backend), judge_from_spec(config.judge)
-        with self._open_referee(self._settings) as referee:
+        with Models(self._settings, _specs(config)) as models, self._open_referee(self._settings) as referee:
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
-                return self._drive(run_id, config, problems, referee, spent_s=0.0)
+                return self._drive(_Run(run_id, config, self._settings, referee, models), problems, spent_s=0.0)
 
-    def resume(self, run_id: str, *, max_minutes: float | None = None) -> CampaignResult:
+    def resume(self, run_id: str, **budgets: float | None) -> CampaignResult:
         """Go on with a run that was interrupted, paused or killed. A finished evaluation is never repeated.
 
         Args:
-            max_minutes: a new total budget; None keeps the old one.
+            budgets: new ones for the whole run: ``max_minutes``, ``max_cost_usd``, ``max_tokens``,
+                ``max_device_seconds``; None keeps the old one. What was spent stays spent.
 
         Raises:
             UsageError: no such run, it has ended, or another process drives it.
@@ -120,35 +129,52 @@ class Campaign:
             raise UsageError(
                 f"run {stored.id} is {stored.status}", hint=f"'kernelwright runs show {stored.id}' shows its results"
             )
-        config = stored.config if max_minutes is None else stored.config.model_copy(update={"max_minutes": max_minutes})
+        config = stored.config.model_copy(update={name: most for name, most in budgets.items() if most is not None})
         settings = self._settings_of(config)
         problems = problems_of(self._store, stored.id)
-        with RunLock(self._store.path, stored.id), self._open_referee(settings) as referee:
-            return self._drive(stored.id, config, problems, referee, spent_s=stored.seconds)
+        with (
+            RunLock(self._store.path, stored.id),
+            Models(settings, _specs(config)) as models,
+            self._open_referee(settings) as referee,
+        ):
+            self._store.set_run_config(stored.id, config)
+            return self._drive(_Run(stored.id, config, settings, referee, models), problems, spent_s=stored.seconds)
 
     def _settings_of(self, config: RunConfig) -> Settings:
-        """The settings a run was started with, at today's places."""
+        """The settings a run was started with, at today's places, within its budgets."""
         kept: dict[str, Any] = {k: v for k, v in config.settings.items() if k not in {"store", "cache_dir"}}
-        return self._settings.with_values(f"run {config.recipe}", **{**kept, "max_minutes": config.max_minutes})
+        budgets = {name: getattr(config, name) for name in BUDGETS}
+        return self._settings.with_values(f"run {config.recipe}", **{**kept, **budgets})
 
-    def _drive(
-        self, run_id: str, config: RunConfig, problems: Sequence[Problem], referee: RefereeLike, spent_s: float
-    ) -> CampaignResult:
+    def _drive(self, run: _Run, problems: Sequence[Problem], spent_s: float) -> CampaignResult:
+        config = run.config
         budget_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - spent_s
-        watch = StopWatch(budget_s=budget_s, asked=lambda: self._asked_to_stop(run_id, config))
-        self._store.set_run_status(run_id, "running")
-        self._emit("run-started", run=run_id, problems=[problem.id for problem in problems], rounds=config.rounds)
+        watch = StopWatch(budget_s=budget_s, asked=lambda: self._asked_to_stop(run.id, config))
+        self._store.set_run_status(run.id, "running")
+        over = [row.problem for row in self.rows(run.id) if _is_over(row)]
+        self._emit(
+            "run-started",
+            run=run.id,
+            problems=[problem.id for problem in problems],
+            rounds=config.rounds,
+            done=len(over),
+        )
         status: RunStatus = "failed"
         reason = ""
         try:
-            reason = self._with_signals(watch, lambda: self._jobs(run_id, config, problems, referee, watch))
+            reason = self._with_signals(watch, lambda: self._jobs(run, problems, watch))
             status = STATUS_OF_STOP.get(reason, "finished")
         except KeyboardInterrupt:
             status, reason = "interrupted", "interrupted"
         finally:
-            self._close(run_id, status, watch.seconds)
+            self._close(run.id, status, watch.seconds)
         return CampaignResult(
-            run_id=run_id, status=status, reason=reason, rows=self.rows(run_id), seconds=spent_s + watch.seconds
+            run_id=run.id,
+            status=status,
+            reason=reason,
+            rows=self.rows(run.id),
+            seconds=spent_s + watch.seconds,
+            budgets=tuple(name for name in BUDGETS if getattr(config, name) is not None),
         )
 
     def _asked_to_stop(self, run_id: str, config: RunConfig) -> str:
@@ -159,35 +185,41 @@ class Campaign:
         most = config.max_device_seconds
         return "budget" if most is not None and self._store.device_seconds(run_id) >= most else ""
 
-    def _jobs(
-        self, run_id: str, config: RunConfig, problems: Sequence[Problem], referee: RefereeLike, watch: StopWatch
-    ) -> str:
+    def _jobs(self, run: _Run, problems: Sequence[Problem], watch: StopWatch) -> str:
         """Work on the problems that are not done yet; returns the reason of an early stop, or an empty string."""
-        rows = {row.problem: row for row in self.rows(run_id)}
+        rows = {row.problem: row for row in self.rows(run.id)}
         left = [problem for problem in problems if not _is_over(rows.get(problem.id))]
-        side_by_side = min(self._side_by_side(config), max(len(left), 1))
+        side_by_side = min(run.side_by_side, max(len(left), 1))
+        patience = run.settings.mailbox_minutes
         with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
-            lane = Lane(referee, own_thread=side_by_side > 1)
+            lane = Lane(run.referee, own_thread=side_by_side > 1)
+            roles = RunRoles(run.config, run.settings, self._store, run.id, run.models, run.referee, watch, self._tell)
+
+            def abort() -> None:
+                run.models.close()
+                lane.abort()
+
             with closing(lane):
                 schedule = Schedule(
                     watch,
                     side_by_side=side_by_side,
-                    patience_s=None,
+                    patience_s=None if patience is None else patience * SECONDS_PER_MINUTE,
                     work=self._one,
                     waiting=lambda places: self._emit("awaiting", places=list(places)),
-                    abort=lane.abort,
+                    abort=abort,
                 )
                 return schedule.run(
                     [
                         ProblemJob(
-                            run_id=run_id,
+                            run_id=run.id,
                             problem=problem,
-                            config=config,
+                            config=run.config,
+                            settings=run.settings,
                             store=self._store,
                             lane=lane,
                             checkpointer=checkpointer,
-                            coder=coder_from_spec(config.coder, config.backend),
-                            judge=judge_from_spec(config.judge),
+                            coder=roles.coder(problem),
+                            judge=roles.judge(problem),
                             watch=watch,
                             lints=LintRecords(self._settings.cache_dir),
                             tell=self._tell,
@@ -195,10 +227,6 @@ class Campaign:
                         for problem in left
                     ]
                 )
-
-    def _side_by_side(self, config: RunConfig) -> int:
-        """How many problems are worked on at once."""
-        return 1
 
     def _one(self, job: ProblemJob) -> None:
         self._store.set_problem_state(job.run_id, job.problem.id, "running")
@@ -226,6 +254,28 @@ class Campaign:
 
     def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
         self._tell(CampaignEvent(kind, problem, data))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that this process drives, and what it drives it with."""
+
+    id: str
+    config: RunConfig
+    settings: Settings
+    referee: RefereeLike
+    models: Models
+
+    @property
+    def side_by_side(self) -> int:
+        """Problems worked on at once. While one waits for a model, others have the referee."""
+        asked = self.settings.parallel_problems
+        return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
+
+
+def _specs(config: RunConfig) -> tuple[str, ...]:
+    """The models that a run asks."""
+    return tuple(spec for spec in (config.coder, config.judge) if is_model(spec))
 
 
 def _is_over(row: RunResult | None) -> bool:

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import (
     Attempt,
+    BranchFromBest,
     Coder,
     CoderError,
     Judge,
+    ModelRole,
+    OneAtATime,
+    StepContext,
     StepState,
     StepTools,
+    Strategy,
     Workbench,
     attempts_of,
     build_step,
     describe_static,
+    rounds_without_gain,
     run_step,
 )
 from kernelwright.agents.llm import Stopped as ModelStopped
@@ -26,6 +32,7 @@ from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
 from kernelwright.campaign._stopping import StopWatch
+from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords, lint
 from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
@@ -63,6 +70,7 @@ class ProblemJob:
     run_id: str
     problem: Problem
     config: RunConfig
+    settings: Settings
     store: Store
     lane: Lane
     checkpointer: BaseCheckpointSaver[str]
@@ -138,12 +146,15 @@ class ProblemJob:
             baseline=self.baseline,
             should_stop=self.watch.reason,
             build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
+            strategy=self._strategy(),
+            finished=self._finished,
         )
         result = run_step(
             build_step(tools, checkpointer=self.checkpointer),
             run_id=self.run_id,
             problem_id=self.problem.id,
             rounds=self.config.rounds,
+            samples=self._samples,
             on_update=lambda node, state: self._told(ledger, node, state),
         )
         if result.stopped_early:
@@ -151,6 +162,23 @@ class ProblemJob:
         if result.awaited:
             raise Awaiting(result.awaited)
         return self._finish(session, ledger, result.state, started)
+
+    @property
+    def _samples(self) -> int:
+        """Candidates of a round; a coder that needs no model makes one after the other."""
+        return self.settings.samples if isinstance(self.coder, ModelRole) else 1
+
+    def _strategy(self) -> Strategy:
+        if isinstance(self.coder, ModelRole):
+            return BranchFromBest(self._samples, self.settings.repairs)
+        return OneAtATime()
+
+    def _finished(self, context: StepContext) -> str:
+        """Why there is nothing more to win on the problem; empty while there may be."""
+        most = self.settings.stall_rounds
+        if most is not None and rounds_without_gain(context) >= most:
+            return f"{most} rounds without a gain"
+        return ""
 
     def _lint(self, session: Session) -> None:
         """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on."""

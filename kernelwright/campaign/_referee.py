@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from kernelwright.records import Backend, Candidate, Evaluation, Problem
+from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem
 
 
 class Session(Protocol):
@@ -33,6 +33,10 @@ class Session(Protocol):
 
 class RefereeLike(Protocol):
     """What a run needs of the referee. ``kernelwright.evaluator.Referee`` is one."""
+
+    def environment_for(self, backend: Backend) -> Environment:
+        """Where candidates of a backend are judged."""
+        ...
 
     def open(
         self,

@@ -47,13 +47,17 @@ class RunResult(Record):
 
 
 class CampaignResult(Record):
-    """The outcome of ``run`` or ``resume``: one row for each problem of the run, in its order."""
+    """The outcome of ``run`` or ``resume``: one row for each problem of the run, in its order.
+
+    ``budgets`` names the budgets that the run has.
+    """
 
     run_id: str
     status: RunStatus
     reason: str = ""
     rows: tuple[RunResult, ...] = ()
     seconds: float = 0.0
+    budgets: tuple[str, ...] = ()
 
     @property
     def all_won(self) -> bool:
@@ -73,6 +77,7 @@ EventKind = Literal[
     "note",
     "stopping",
     "awaiting",
+    "writing",
 ]
 
 

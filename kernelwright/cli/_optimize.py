@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kernelwright.cli._common import Common, common_options, say, stdout_console
+from kernelwright.cli._common import Common, budget_options, common_options, say, stdout_console
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import duration, result_tables, short, suite_summary, weak_sandbox
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 EXIT_NOT_ALL = 1
 EXIT_OF_STATUS = {"paused": 4, "interrupted": 130, "cancelled": 130}
+BUDGET_FLAGS = {
+    "max_minutes": "--max-minutes M",
+    "max_cost_usd": "--max-cost-usd X",
+    "max_tokens": "--max-tokens N",
+    "max_device_seconds": "--max-device-seconds S",
+}
 SUITE = "kernelwright"
 
 
@@ -76,12 +82,15 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 @click.option("--suite", help=f"All problems of a suite (default with --level and --all: {SUITE}).")
 @click.option("--level", type=int, help="Only this level of the suite.")
 @click.option("--all", "everything", is_flag=True, help="Every problem of the suite.")
-@click.option("--coder", metavar="C", help="Who writes kernels (offline).")
-@click.option("--judge", metavar="C", help="Who gives advice (offline).")
+@click.option(
+    "--coder", metavar="C", help="Who writes kernels: offline, openai:MODEL, anthropic:MODEL, mailbox:DIR, ..."
+)
+@click.option("--judge", metavar="C", help="Who gives advice: as --coder.")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of new kernels.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this much time.")
+@click.option("--samples", type=click.IntRange(min=1), help="Candidates that a model writes side by side in a round.")
+@budget_options
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--own-kernels", type=click.Choice(["any", "strict"]), help="strict: no torch for the heavy operators.")
 @click.option(
@@ -123,12 +132,13 @@ def optimize(
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="A new budget for the whole run.")
+@budget_options
 @common_options
-def resume(common: Common, run_id: str, max_minutes: float | None) -> int:
+def resume(common: Common, run_id: str, **budgets: float | None) -> int:
     """Go on with a run that was interrupted, paused or killed.
 
-    RUN is a run's id, or 'last'. No finished evaluation is repeated.
+    RUN is a run's id, or 'last'. No finished evaluation is repeated, and no reply paid for twice. Budgets that are
+    given hold for the whole run.
     """
     from kernelwright.campaign import Campaign
     from kernelwright.cli._runs import find_run
@@ -137,7 +147,7 @@ def resume(common: Common, run_id: str, max_minutes: float | None) -> int:
     with common.open_store(settings) as store:
         run = find_run(store, run_id)
         with show_progress() as listener:
-            result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, max_minutes=max_minutes)
+            result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, **budgets)
         lints = findings_of_rows(store, result.rows, result.run_id, settings)
     return report(common, result, settings.with_values(baselines=run.config.baselines), lints)
 
@@ -202,8 +212,9 @@ def report(common: Common, result: CampaignResult, settings: Settings, lints: Fi
     else:
         _print_report(result, settings, layers, common.store_flag, lints)
     if result.status in EXIT_OF_STATUS:
-        budget = " --max-minutes M" if result.status == "paused" else ""
-        say(f"{result.status}: everything finished is saved")
+        budget = "".join(f" {BUDGET_FLAGS[name]}" for name in result.budgets) if result.reason == "budget" else ""
+        why = {"budget": "the budget is used up; ", "replies": "replies are awaited; "}.get(result.reason, "")
+        say(f"{result.status}: {why}everything finished is saved")
         if result.status != "cancelled":
             say(f"resume with: kernelwright resume {result.run_id}{budget}{common.store_flag}")
     return code

@@ -76,6 +76,7 @@ class Tracker:
         self.round = ""
         self.activity = ""
         self.best = 0.0
+        self.open: set[str] = set()  # problems that are being worked on
         self._order: list[str] = []
 
     def take(self, event: CampaignEvent) -> None:
@@ -84,10 +85,11 @@ class Tracker:
         if event.kind == "run-started":
             self.run_id, self._order = data["run"], list(data["problems"])
             self.total, self.rounds = len(self._order), int(data["rounds"])
+            self.finished = int(data.get("done", 0))
         elif event.kind == "problem-started":
             self.problem, self.best, self.round, self.activity = event.problem, 0.0, "", "opening"
             self.index = self._order.index(event.problem)
-            self.finished = self.index
+            self.open.add(event.problem)
         elif event.kind == "stage":
             self.activity = data["stage"]
             self.round = "" if self.activity == "confirm" else self.round
@@ -97,8 +99,13 @@ class Tracker:
             bounds = [value["median"] for value in list(data["speedup"].values())[:1]]
             self.best = max([self.best, *bounds]) if data["status"] == "PASSED" else self.best
         elif event.kind == "problem-finished":
-            self.finished = self.index + 1
+            self.open.discard(event.problem)
+            self.finished += 1
             self.worked += 1
+        elif event.kind == "writing":
+            self.activity = f"{data['role']} writes, {data['characters']:,} characters"
+        elif event.kind == "awaiting":
+            self.activity = f"{len(data['places'])} replies awaited"
 
     @property
     def elapsed_s(self) -> float:
@@ -121,9 +128,11 @@ class PlainProgress:
 
     def __call__(self, event: CampaignEvent) -> None:
         """Print what the event says."""
+        several = len(self.tracker.open | ({event.problem} if event.problem else set())) > 1
+        name = f"{event.problem.rpartition('/')[2]}: " if several and event.kind != "problem-started" else ""
         self.tracker.take(event)
         for line in event_lines(event, self.tracker):
-            say(f"[{self.tracker.elapsed_s:5.0f} s] {line}")
+            say(f"[{self.tracker.elapsed_s:5.0f} s] {name}{line.strip() if name else line}")
 
 
 def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
@@ -149,6 +158,8 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
         return ["stopping after the work in flight; press Ctrl-C again to drop it"]
     if event.kind == "note":
         return [f"  {data['text']}"]
+    if event.kind == "awaiting":
+        return [f"awaiting a reply: {place}.reply.md" for place in data["places"]]
     return []
 
 
@@ -167,7 +178,7 @@ class LiveProgress:
         """Update the live line, and print what stays."""
         tracker = self.tracker
         tracker.take(event)
-        if event.kind in {"run-started", "note", "stopping"}:
+        if event.kind in {"run-started", "note", "stopping", "awaiting"}:
             for line in event_lines(event, tracker):
                 self._progress.console.print(self._escape(line.strip()), style="dim")
         if event.kind == "problem-finished":

@@ -215,6 +215,11 @@ class Referee:
         """What results on a device depend on; of this CPU where it is None."""
         return self.environment if device is None else environment(self.settings.threads, device)
 
+    def environment_for(self, backend: Backend) -> Environment:
+        """What results of candidates of a backend depend on: on the device where it serves them, else on this CPU."""
+        serves = self.device is not None and self.device.serves(backend)
+        return self.environment_of(self.device if serves else None)
+
     def noise_of(self, device: Device | None) -> NoiseHistory:
         """What is known of the noise of timings on a device, or on this CPU."""
         name = self.environment_of(device).id

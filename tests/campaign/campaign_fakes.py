@@ -166,6 +166,9 @@ class FakeReferee:
             raise waiting[0]
         yield FakeSession(self, problem, on_stage or no_point)
 
+    def environment_for(self, backend: str) -> Environment:
+        return ENVIRONMENT
+
     def evaluate(self, candidate: Candidate, problem: Problem, *, on_stage: Any = None, **more: Any) -> Evaluation:
         more.pop("baselines", None)
         return FakeSession(self, problem, on_stage or no_point).judge(candidate, **more)

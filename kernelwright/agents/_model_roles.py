@@ -1,0 +1,248 @@
+"""Coder and Judge as language models: prompts made of what was measured, replies checked before anything is built."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from kernelwright.agents._replies import (
+    EditReply,
+    KernelReply,
+    OptimiseAdvice,
+    RepairAdvice,
+    apply_edits,
+    ask,
+    schema_of,
+    unfenced,
+)
+from kernelwright.agents._roles import Attempt, CoderError, Proposal, StepContext
+from kernelwright.agents.llm import ModelClient, Parameters, Place
+from kernelwright.prompts import DeviceFacts, KernelView, Move, Task, exemplar_for, render
+from kernelwright.records import Advice, Backend, Candidate, Evaluation
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+ALL_BACKENDS: frozenset[Backend] = frozenset({"cpp", "triton", "cuda"})
+
+
+@dataclass(frozen=True)
+class ModelTools:
+    """What a model's role works with on one problem of one run.
+
+    ``device`` is asked for when the first prompt is made: finding out takes a moment.
+    """
+
+    client: ModelClient
+    task: Task
+    device: Callable[[], DeviceFacts]
+    parameters: Parameters
+    max_output_tokens: int
+    on_text: Callable[[str, int], None] = lambda role, characters: None
+
+
+class ModelRole:
+    """A role that a language model plays. Without tools it only says who it would be."""
+
+    role = ""
+
+    def __init__(self, spec: str, tools: ModelTools | None = None) -> None:
+        self.spec = spec
+        self.name = spec
+        self._tools = tools
+
+    def with_tools(self, tools: ModelTools) -> Self:
+        """The same role at work."""
+        return type(self)(self.spec, tools)
+
+    @property
+    def tools(self) -> ModelTools:
+        """What it works with."""
+        if self._tools is None:
+            raise AssertionError(f"{self.spec} has no tools yet")
+        return self._tools
+
+    def _ask(
+        self,
+        context: StepContext,
+        prompt: str,
+        data: Mapping[str, Any],
+        reply: type[BaseModel],
+        *,
+        sample: int = 0,
+        also: tuple[type[BaseModel], ...] = (),
+        check: Callable[[Any], str] = lambda value: "",
+    ) -> Any:
+        tools = self.tools
+        made = render(
+            prompt,
+            task=tools.task,
+            device=tools.device(),
+            history=history_of(context),
+            schema_text=json.dumps(schema_of(reply), indent=1),
+            **data,
+        )
+        return ask(
+            tools.client,
+            Place(context.problem.id, context.round, self.role, sample),
+            system=made.system,
+            user=made.user,
+            reply=reply,
+            also=also,
+            max_output_tokens=tools.max_output_tokens,
+            parameters=tools.parameters,
+            check=check,
+            on_text=lambda characters: tools.on_text(self.role, characters),
+        )
+
+
+class ModelCoder(ModelRole):
+    """Writes kernels as it is assigned: anew, repaired, improved, edited, or of two parents."""
+
+    role = "coder"
+    backends = ALL_BACKENDS
+
+    def propose(self, context: StepContext) -> Proposal:
+        """The candidate that the model writes.
+
+        Raises:
+            RoleFailed: no reply that can be used, or a kernel that was judged already.
+            CoderError: a recording that ends before this round.
+        """
+        assignment = context.assignment
+        parents = parents_of(context)
+        advice = _advice_about(context, parents)
+        edits = assignment.mode == "edit"
+        tried = {attempt.candidate.sha256 for attempt in context.attempts}
+
+        def written(value: Any) -> tuple[str, str]:
+            if isinstance(value, EditReply):
+                if not parents:
+                    return "", "edits need a parent; write the whole file"
+                return apply_edits(parents[0].candidate.source, value.edits)
+            return unfenced(value.source), ""
+
+        def problem(value: Any) -> str:
+            source, fault = written(value)
+            return fault or _not_a_candidate(source) or ("that kernel was judged already" * (made(source) in tried))
+
+        def candidate_of(source: str, plan: str, prompt: str | None) -> Candidate:
+            return Candidate(
+                problem_id=context.problem.id,
+                source=source,
+                backend=context.backend,
+                parents=tuple(parent.candidate.sha256 for parent in parents),
+                operator=assignment.mode,
+                author=self.spec,
+                prompt_sha256=prompt,
+                note=plan,
+            )
+
+        def made(source: str) -> str:
+            return candidate_of(source, "", None).sha256
+
+        views = [KernelView.of(parent.candidate, parent.verdict, parent.artifacts) for parent in parents]
+        asked = self._ask(
+            context,
+            f"coder-{assignment.mode}",
+            {**_shown(views), "advice": advice, "exemplar": exemplar_for(context.problem, context.backend)},
+            EditReply if edits else KernelReply,
+            sample=assignment.sample,
+            also=(KernelReply,) if edits else (EditReply,) if parents else (),
+            check=problem,
+        )
+        source, _ = written(asked.value)
+        action = {
+            "mode": assignment.mode,
+            "parents": list(assignment.parents),
+            "advised": "" if advice is None else f"{advice.method}: {advice.plan}",
+            "call": asked.call_id,
+        }
+        return Proposal(candidate_of(source, asked.value.plan, asked.prompt_sha256), asked.value.plan, action)
+
+
+class ModelJudge(ModelRole):
+    """Says what to mend in a kernel that failed, and what to change in one that passed. It sees that kernel alone."""
+
+    role = "judge"
+
+    def advise(self, context: StepContext, evaluation: Evaluation) -> Advice:
+        """One piece of advice about an evaluated candidate.
+
+        Raises:
+            RoleFailed: no reply that can be used.
+        """
+        view = KernelView.of(evaluation.candidate, evaluation.verdict, evaluation.artifacts)
+        if evaluation.verdict.passed:
+            found = self._ask(context, "judge-optimise", {"kernel": view}, OptimiseAdvice).value
+            return Advice(
+                mode="optimise",
+                bottleneck=found.bottleneck,
+                method=found.method,
+                plan=found.plan,
+                expected=found.expected_effect,
+            )
+        found = self._ask(context, "judge-repair", {"kernel": view}, RepairAdvice).value
+        return Advice(mode="repair", bottleneck=found.critical_issue, method=found.why, plan=found.minimal_fix)
+
+
+def _shown(views: Sequence[KernelView]) -> dict[str, Any]:
+    """The kernels that a Coder goes on from, as its prompts name them."""
+    if len(views) > 1:
+        return {"parents": list(views)}
+    return {"kernel": views[0]} if views else {}
+
+
+def parents_of(context: StepContext) -> list[Attempt]:
+    """The attempts that an assignment names, in its order.
+
+    Raises:
+        CoderError: one was never judged here.
+    """
+    by_hash = {attempt.candidate.sha256: attempt for attempt in context.attempts}
+    unknown = [parent for parent in context.assignment.parents if parent not in by_hash]
+    if unknown:
+        raise CoderError(f"no attempt has the kernel {unknown[0][:12]}", problem=context.problem.id)
+    return [by_hash[parent] for parent in context.assignment.parents]
+
+
+def history_of(context: StepContext) -> tuple[Move, ...]:
+    """Every attempt as a measured move, in order."""
+    verdicts = {attempt.candidate.sha256: attempt.verdict for attempt in context.attempts}
+    return tuple(
+        Move.of(
+            attempt.candidate,
+            attempt.verdict,
+            parent=verdicts.get(attempt.candidate.parents[0]) if attempt.candidate.parents else None,
+            plan=str(attempt.action.get("advised") or "") or attempt.candidate.note,
+            baseline=context.baseline,
+        )
+        for attempt in context.attempts
+    )
+
+
+def _advice_about(context: StepContext, parents: Sequence[Attempt]) -> Advice | None:
+    """The latest advice, where it is about the first parent."""
+    last = context.attempts[-1] if context.attempts else None
+    if last is None or not parents or last.focus != parents[0].candidate.sha256:
+        return None
+    return last.advice
+
+
+def _not_a_candidate(source: str) -> str:
+    """What keeps a text from being a candidate file at all; empty where nothing does."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"the source is no Python: {error}"
+    if not any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
+        return "the source has no class ModelNew at its top level"
+    return ""
+
+
+def at_work(role: Any, tools: Callable[[str], ModelTools]) -> Any:
+    """A role with its tools where it is a model's, else as it is. ``tools`` makes them for a spec."""
+    return role.with_tools(tools(role.spec)) if isinstance(role, ModelRole) else role

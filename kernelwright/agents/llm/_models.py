@@ -1,0 +1,126 @@
+"""The models of a run: opened once by their specs, shared by its problems, each with its own limit of requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelwright.agents.llm._budget import Budget, Limits
+from kernelwright.agents.llm._client import ModelClient, Retries
+from kernelwright.agents.llm._mailbox import MailboxProvider
+from kernelwright.agents.llm._prices import PriceTable
+from kernelwright.agents.llm._recording import ReplayProvider
+from kernelwright.agents.llm._types import Provider
+from kernelwright.agents.llm._vendors import KEY_NAMES, metered_provider, vendors_own
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+MODEL_WORDS = frozenset({*KEY_NAMES, "mailbox", "replay"})
+_A_PROMPT = 20_000  # tokens; only to see whether a price is known for prompts as they are
+
+
+def is_model(spec: str) -> bool:
+    """Whether a specification names a language model."""
+    return spec.partition(":")[0] in MODEL_WORDS
+
+
+class Models:
+    """The providers of some specs. A context manager.
+
+    Raises:
+        UsageError: a spec without a model or file, a broken price table, or a model of unknown price without a cap
+            in tokens.
+        MissingToolError: a key is missing.
+    """
+
+    def __init__(self, settings: Settings, specs: Iterable[str]) -> None:
+        self._settings = settings
+        self.prices = PriceTable.load(settings.prices, listed=vendors_own(settings))
+        self._providers: dict[str, Provider] = {}
+        self._slots: dict[str, threading.Semaphore] = {}
+        try:
+            for spec in sorted({spec for spec in specs if is_model(spec)}):
+                self._providers[spec] = open_provider(spec, settings)
+                self._slots.setdefault(spec.partition(":")[0], threading.Semaphore(settings.llm_concurrency))
+            self._refuse_unbounded()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Models:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._providers)
+
+    @property
+    def metered(self) -> tuple[str, ...]:
+        """The specs of those that somebody is billed for."""
+        return tuple(spec for spec, provider in self._providers.items() if provider.metered)
+
+    def close(self) -> None:
+        """End what is in flight."""
+        for provider in self._providers.values():
+            provider.close()
+
+    def clients(
+        self,
+        store: Store,
+        run_id: str,
+        limits: Limits,
+        *,
+        wait: Callable[[float], str],
+        note: Callable[[str, Mapping[str, object]], None],
+    ) -> dict[str, ModelClient]:
+        """Each model as a run asks it, all of them within one budget."""
+        budget = Budget(store, run_id, limits, stopped=lambda: wait(0.0))
+        return {
+            spec: ModelClient(
+                provider,
+                store,
+                run_id,
+                budget,
+                self.prices,
+                wait=wait,
+                slots=self._slots[spec.partition(":")[0]],
+                retries=Retries(tries=self._settings.llm_tries),
+                fresh=self._settings.replies == "fresh",
+                note=note,
+            )
+            for spec, provider in self._providers.items()
+        }
+
+    def _refuse_unbounded(self) -> None:
+        """A model whose price nobody knows can only be bounded by tokens."""
+        for spec in self.metered:
+            if self._settings.max_tokens is None and self.prices.find(spec, _A_PROMPT) is None:
+                raise UsageError(
+                    f"nobody here knows what {spec} costs",
+                    hint="bound it with --max-tokens N, or give its prices: --set prices=FILE",
+                    spec=spec,
+                )
+
+
+def open_provider(spec: str, settings: Settings) -> Provider:
+    """The provider that a spec names.
+
+    Raises:
+        UsageError, MissingToolError: as :class:`Models`.
+    """
+    word, _, rest = spec.partition(":")
+    if not rest:
+        what = {"mailbox": "a folder: mailbox:DIR", "replay": "a recording: replay:FILE"}
+        raise UsageError(f"{spec!r} names no model", hint=f"write {what.get(word, f'{word}:MODEL')}", spec=spec)
+    if word == "mailbox":
+        return MailboxProvider(Path(rest))
+    if word == "replay":
+        return ReplayProvider(Path(rest))
+    return metered_provider(spec, settings)

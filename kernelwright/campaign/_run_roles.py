@@ -1,0 +1,98 @@
+"""The roles of a run, each at work on one problem: a model's role gets its prompts' facts, its budget and its log."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.agents import Coder, Judge, ModelTools, at_work, coder_from_spec, judge_from_spec
+from kernelwright.agents.llm import Limits, Models, Parameters
+from kernelwright.campaign._referee import RefereeLike
+from kernelwright.campaign._results import CampaignEvent
+from kernelwright.campaign._stopping import StopWatch
+from kernelwright.config import Settings
+from kernelwright.prompts import DeviceFacts, Task
+from kernelwright.records import Backend, DeviceClass, Environment, Problem, RunConfig
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+
+class RunRoles:
+    """Makes the Coder and the Judge of each problem of a run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        settings: Settings,
+        store: Store,
+        run_id: str,
+        models: Models,
+        referee: RefereeLike,
+        watch: StopWatch,
+        tell: Callable[[CampaignEvent], None],
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._store = store
+        self._run_id = run_id
+        self._referee = referee
+        self._tell = tell
+        self._clients = (
+            models.clients(
+                store, run_id, Limits(config.max_cost_usd, config.max_tokens), wait=watch.wait, note=self._note
+            )
+            if len(models)
+            else {}
+        )
+        self._device: Callable[[], DeviceFacts] = functools.cache(self._facts)
+
+    def coder(self, problem: Problem) -> Coder:
+        """Who writes kernels for a problem."""
+        coder = coder_from_spec(self._config.coder, self._config.backend)
+        made: Coder = at_work(coder, lambda spec: self._tools(problem, spec, self._settings.coder_parameters))
+        return made
+
+    def judge(self, problem: Problem) -> Judge:
+        """Who gives advice on them."""
+        judge = judge_from_spec(self._config.judge)
+        made: Judge = at_work(judge, lambda spec: self._tools(problem, spec, self._settings.judge_parameters))
+        return made
+
+    def _tools(self, problem: Problem, spec: str, parameters: Parameters) -> ModelTools:
+        environment = self._referee.environment_for(self._config.backend)
+        task = Task.of(
+            problem,
+            self._config.backend,
+            device_class=_shapes(environment, self._config.backend),
+            threads=self._config.threads,
+            baselines=dict.fromkeys(self._config.baselines),
+            strict=self._settings.own_kernels == "strict",
+            allow_precision=self._settings.allow_precision,
+        )
+        return ModelTools(
+            client=self._clients[spec],
+            task=task,
+            device=self._device,
+            parameters=parameters,
+            max_output_tokens=self._settings.max_output_tokens,
+            on_text=lambda role, characters: self._tell(
+                CampaignEvent("writing", problem.id, {"role": role, "characters": characters})
+            ),
+        )
+
+    def _facts(self) -> DeviceFacts:
+        from kernelwright.evaluator import device_facts
+
+        backend = self._config.backend
+        return device_facts(self._referee.environment_for(backend), backend, cache_dir=self._settings.cache_dir)
+
+    def _note(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Keep what a reader of the run should know of a reply: that a recording had it to another prompt."""
+        self._store.event(self._run_id, kind, data)
+
+
+def _shapes(environment: Environment, backend: Backend) -> DeviceClass:
+    """Whose shapes the kernels of a backend are judged on: without a GPU, those of the interpreter."""
+    return "interpreter" if backend != "cpp" and environment.device_class != "gpu" else environment.device_class
