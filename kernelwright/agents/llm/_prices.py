@@ -146,7 +146,7 @@ def _read(path: Path, origin: str) -> list[Price]:
     found: list[Price] = []
     for number, row in enumerate(rows):
         try:
-            found.append(Price(**_named(row), origin=origin))  # type: ignore[arg-type]
+            found.append(Price(**_named(row), origin=origin))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = str(first["loc"][0]) if first["loc"] else "price"
