@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 
+import httpx2
 import pytest
 from llm_asking import SCHEMA, fault_of, provider, request
 from llm_server import Answer, Asked, Raw, Refusal, StreamError, not_supported, serve
 
+from kernelwright.agents.llm._openai import OpenAIProvider
 from kernelwright.errors import UsageError
 
 SPEC = "openai:some/model:free"
@@ -38,7 +40,7 @@ def test_the_body_has_the_schema_the_limit_and_the_parameters_as_they_are():
         "json_schema": {"name": "kernel", "schema": SCHEMA, "strict": True},
     }
     assert body["stream_options"] == {"include_usage": True}
-    assert body["max_completion_tokens"] == 1000
+    assert body["max_completion_tokens"] == body["max_tokens"] == 1000
     assert body["model"] == "some/model:free"
     assert body | parameters == body
 
@@ -80,13 +82,44 @@ def test_servers_without_usage_in_streams_and_with_the_old_limit_are_asked_their
     ):
         reply = asked.send(request())
         assert reply.usage is None
-        assert len(server.asked) == 4
+        assert len(server.asked) == 5
         asked.send(request())
         body = server.asked[-1].body
-        assert len(server.asked) == 5
+        assert len(server.asked) == 6
     assert body["max_tokens"] == 1000
     assert "max_completion_tokens" not in body
     assert "stream_options" not in body
+
+
+def one_limit(asked: Asked):
+    """As OpenAI's newer models are behind a gateway."""
+    if {"max_tokens", "max_completion_tokens"} <= asked.body.keys():
+        return Refusal(400, "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.")
+    if "max_tokens" in asked.body:
+        return Refusal(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    return Answer("{}")
+
+
+def test_servers_that_want_one_limit_get_the_newer_one():
+    with serve(one_limit) as server, closing(server) as asked:
+        asked.send(request())
+        asked.send(request())
+        assert len(server.asked) == 3
+        assert server.asked[-1].body["max_completion_tokens"] == 1000
+
+
+def test_the_vendor_itself_is_given_one_limit():
+    bodies = []
+
+    def answer(sent: httpx2.Request) -> httpx2.Response:
+        bodies.append(json.loads(sent.content))
+        return httpx2.Response(200, content=chunks(choice("stop", content="{}")).data)
+
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
+        url = "https://api.openai.com/v1"
+        OpenAIProvider("m", api_key="k", base_url=url, timeout_s=5, http_client=client).send(request())
+    assert bodies[0]["max_completion_tokens"] == 1000
+    assert "max_tokens" not in bodies[0]
 
 
 @pytest.mark.parametrize(
