@@ -21,6 +21,19 @@ Vendor = Literal["openai", "anthropic"]
 # ------------------------------------------------------------------------------------------------ asked and answered
 
 
+class Tokens(NamedTuple):
+    """What a reply is billed as. ``input`` is all of the prompt; ``cached`` and ``written`` are parts of it."""
+
+    input: int
+    output: int
+    cached: int = 0
+    written: int = 0
+    reasoning: int = 0
+
+
+USUAL = Tokens(100, 20)
+
+
 class Asked(NamedTuple):
     """One request, as either vendor's interface says it. ``number`` counts the requests of a server from 0."""
 
@@ -41,22 +54,12 @@ class Asked(NamedTuple):
         return "\n".join([self.system, *(text for _, text in self.messages)])
 
 
-class Tokens(NamedTuple):
-    """What a reply is billed as. ``input`` is all of the prompt; ``cached`` and ``written`` are parts of it."""
-
-    input: int
-    output: int
-    cached: int = 0
-    written: int = 0
-    reasoning: int = 0
-
-
 @dataclass(frozen=True)
 class Answer:
     """A reply. ``usage`` None: the server doesn't say. ``pieces``: into how many events a streamed text is cut."""
 
     text: str
-    usage: Tokens | None = Tokens(100, 20)
+    usage: Tokens | None = USUAL
     stop: Literal["complete", "length", "refused"] = "complete"
     thinking: str = ""
     pieces: int = 3
@@ -154,6 +157,7 @@ class ModelServer:
         self._totals: dict[str, Totals] = {}
         self._statuses: Counter[int] = Counter()
         self._connections: set[socket.socket] = set()
+        self._closing = False
         self._released = threading.Event()
         self.arrived = threading.Semaphore(0)  # released once for each request, so that a test can wait for it
         self._http = _Http(self)
@@ -183,7 +187,7 @@ class ModelServer:
 
     @property
     def totals(self) -> dict[str, Totals]:
-        """What each model is billed for: replies that were completed with their usage known."""
+        """What each model is billed for: replies that were completed and whose usage was said."""
         with self._lock:
             return dict(self._totals)
 
@@ -203,10 +207,9 @@ class ModelServer:
         self._http.shutdown()
         self._thread.join()
         with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            self._closing = True
+            for connection in self._connections:
+                _shut(connection)
         self._http.server_close()  # waits for the threads of the connections
 
     # What follows is for the handler.
@@ -237,6 +240,8 @@ class ModelServer:
     def opened(self, connection: socket.socket) -> None:
         with self._lock:
             self._connections.add(connection)
+            if self._closing:
+                _shut(connection)
 
     def ended(self, connection: socket.socket) -> None:
         with self._lock:
@@ -251,6 +256,11 @@ def serve(script: Script) -> Iterator[ModelServer]:
         yield server
     finally:
         server.close()
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the client was quicker
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _read_request(number: int, vendor: Vendor, body: dict[str, Any], headers: dict[str, str]) -> Asked:
@@ -350,15 +360,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin(200, {"content-type": "text/event-stream; charset=utf-8"})
         for event in middle:
             self._chunk(event)
-        for event in last if after is None else after:
-            self._chunk(event)
-        if not whole:
-            self.close_connection = True
-            return
-        if after is None:
+        if after is None:  # before the client can know that it has all
             said = asked.vendor == "anthropic" or (asked.body.get("stream_options") or {}).get("include_usage")
             self.server.owner.bill(asked.model, answer.usage if said else None)
-        self._end()
+        for event in last if after is None else after:
+            self._chunk(event)
+        if whole:
+            self._end()
+        else:
+            self.close_connection = True
 
     def _whole(self, asked: Asked, answer: Answer) -> None:
         make = _chat_completion if asked.vendor == "openai" else _message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar
@@ -42,8 +42,8 @@ class MeteredProvider(ABC):
     key_name: ClassVar[str]
     # Parameters that the provider sets itself, or that would change what a token costs.
     reserved: ClassVar[frozenset[str]]
-    sdk: ClassVar[ModuleType]
-    sdk_error: ClassVar[type[Exception]]
+    sdk: ModuleType
+    sdk_error: type[Exception]
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class MeteredProvider(ABC):
             if name in self.reserved:
                 raise UsageError(f"{self._service.spec} takes no parameter {name!r}", hint="leave it out", key=name)
 
-    def _pieces(self, request: Request, draft: Draft, deadline: float) -> Iterator[str]:
+    def _pieces(self, request: Request, draft: Draft, deadline: float) -> Generator[str, None, None]:
         stream = self._open(request)
         with stream:
             draft.begun = True

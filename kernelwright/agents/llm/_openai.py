@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 
@@ -23,12 +24,21 @@ _UNKNOWN = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|\bextra\b|not (?:permitted|allowed)|instead", re.I
 )
 
+# What can be done without, and how a refusal names it.
+_FEATURES = {
+    "two limits": "max_completion_tokens|max_tokens",
+    "max_completion_tokens": "max_completion_tokens",
+    "stream_options": "stream_options",
+}
+
 
 class OpenAIProvider(MeteredProvider):
     """``openai:MODEL`` at any base URL.
 
     A server that refuses ``json_schema`` is asked for ``json_object``, and then for no format at all; usage in streams
-    and ``max_completion_tokens`` are done without likewise. What a server was found not to know is remembered.
+    is done without likewise. Servers other than OpenAI's get the limit of the reply under both of its names, since many
+    know the older one only and ignore what they don't know; those that refuse that get one. What a server was found not
+    to know is remembered.
     """
 
     name = "openai"
@@ -39,9 +49,9 @@ class OpenAIProvider(MeteredProvider):
     sdk = openai
     sdk_error = openai.OpenAIError
 
-    _unknown: frozenset[str] = frozenset()
-
     def _make_client(self, **arguments: Any) -> openai.OpenAI:
+        host = urlsplit(arguments["base_url"]).hostname or ""
+        self._unknown = frozenset({"two limits"} if f".{host}".endswith(".openai.com") else ())
         return openai.OpenAI(**arguments)
 
     def _refuse(self, parameters: Parameters) -> None:
@@ -74,8 +84,10 @@ class OpenAIProvider(MeteredProvider):
             "messages": [*system, *({"role": turn.role, "content": turn.text} for turn in request.messages)],
             "stream": True,
         }
-        limit = "max_tokens" if "max_completion_tokens" in without else "max_completion_tokens"
-        body[limit] = request.max_output_tokens
+        if "max_completion_tokens" not in without:
+            body["max_completion_tokens"] = request.max_output_tokens
+        if "two limits" not in without or "max_completion_tokens" in without:
+            body["max_tokens"] = request.max_output_tokens
         if "stream_options" not in without:
             body["stream_options"] = {"include_usage": True}
         if "json_schema" not in without:
@@ -113,11 +125,9 @@ def _refused(error: openai.APIStatusError, without: frozenset[str]) -> str | Non
     text = f"{said.param} {said.message}"
     if "json_object" not in without and re.search("response_format|json_schema|json_object", text):
         return "json_object" if "json_schema" in without else "json_schema"
-    if _UNKNOWN.search(f"{text} {' '.join(said.names)}"):
-        for feature in ("stream_options", "max_completion_tokens"):
-            if feature in text and feature not in without:
-                return feature
-    return None
+    if not _UNKNOWN.search(f"{text} {' '.join(said.names)}"):
+        return None
+    return next((name for name, words in _FEATURES.items() if name not in without and re.search(words, text)), None)
 
 
 def _usage(said: Any) -> Usage | None:

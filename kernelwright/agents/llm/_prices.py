@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -37,7 +37,6 @@ class Price(Record):
     output_usd: Usd
     above_input_tokens: Tokens | None = None
     up_to_input_tokens: Tokens | None = None
-    origin: Literal["list", "override"] = "list"
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Price:
@@ -71,8 +70,9 @@ class Price(Record):
 class PriceTable:
     """Prices by ``provider:model``: those of the user's own file, then the vendors' list."""
 
-    def __init__(self, rows: Iterable[Price]) -> None:
-        self.rows = tuple(rows)
+    def __init__(self, own: Iterable[Price], listed: Iterable[Price]) -> None:
+        self.own = tuple(own)
+        self.listed = tuple(listed)
 
     @classmethod
     def load(cls, override: Path | None = None, *, listed: frozenset[str] = VENDORS) -> PriceTable:
@@ -85,8 +85,8 @@ class PriceTable:
         Raises:
             UsageError: the file cannot be read, or has something in it that is no price.
         """
-        own = _read(override, "override") if override is not None else []
-        return cls([*own, *(row for row in _read(LISTED, "list") if row.provider in listed)])
+        own = _read(override) if override is not None else []
+        return cls(own, (row for row in _read(LISTED) if row.provider in listed))
 
     def find(self, spec: str, input_tokens: int) -> Price | None:
         """The row that a prompt is billed by, None where none is known.
@@ -115,23 +115,15 @@ class PriceTable:
     def _rows_of(self, spec: str) -> list[Price]:
         """All rows of one model, from the user's file alone where it is in there."""
         provider, _, model = spec.partition(":")
-        names = dict.fromkeys([model, _SNAPSHOT.sub("", model)])
-        for origin in ("override", "list"):
-            for name in names:
-                rows = [
-                    row for row in self.rows if (row.origin, row.provider) == (origin, provider) and name in row.models
-                ]
+        for table in (self.own, self.listed):
+            for name in (model, _SNAPSHOT.sub("", model)):
+                rows = [row for row in table if row.provider == provider and name in row.models]
                 if rows:
                     return rows
         return []
 
 
-class _Place(NamedTuple):
-    row: int
-    field: str
-
-
-def _read(path: Path, origin: str) -> list[Price]:
+def _read(path: Path) -> list[Price]:
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
@@ -139,37 +131,31 @@ def _read(path: Path, origin: str) -> list[Price]:
         raise _broken(path, f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:  # both say where
         raise _broken(path, f"is no valid TOML: {error}") from error
-    rows = table.get("price")
-    if table.keys() - {"price"} or not isinstance(rows, list):
-        name = next(iter(table.keys() - {"price"}), "price")
-        raise _broken(path, f"line {_line(text, _Place(-1, name))}: {name}: [[price]] tables are wanted, nothing else")
+    rows = table.pop("price", [])
+    if table or not isinstance(rows, list):
+        field = next(iter(table), "price")
+        raise _broken(path, f"line {_line(text, None, field)}: {field}: only [[price]] tables are known", field=field)
     found: list[Price] = []
     for number, row in enumerate(rows):
         try:
-            found.append(Price(**_named(row), origin=origin))  # type: ignore[arg-type]
+            found.append(Price.model_validate(row))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = str(first["loc"][0]) if first["loc"] else "price"
             message = first["msg"].removeprefix("Value error, ")
-            line = _line(text, _Place(number, field))
+            line = _line(text, number, field)
             raise _broken(path, f"line {line}: {field}: {message}", line=line, field=field) from error
     return found
 
 
-def _named(row: Any) -> dict[str, Any]:
-    """A row's fields; ``origin`` is ours to say, so that it counts as unknown."""
-    fields = dict(row) if isinstance(row, dict) else {"price": row}
-    return {("origin (unknown)" if name == "origin" else str(name)): value for name, value in fields.items()}
-
-
-def _line(text: str, place: _Place) -> int:
-    """The line, from 1, of a field in a numbered [[price]] table; that of the table where the field is missing."""
-    row, header = -1, 1
+def _line(text: str, table: int | None, field: str) -> int:
+    """The line, from 1, of a field in a [[price]] table (None: anywhere); the table's own where it is missing."""
+    current, header = -1, 1
     for number, line in enumerate(text.splitlines(), start=1):
         if re.match(r"\s*\[\[\s*price\s*\]\]", line):
-            row += 1
-            header = number if row == place.row else header
-        elif row == place.row and re.match(rf"\s*\[*[\"']?{re.escape(place.field)}[\"']?\s*[\]=.]", line):
+            current += 1
+            header = number if current == table else header
+        elif table in (None, current) and re.match(rf"\s*\[*\s*[\"']?{re.escape(field)}\b", line):
             return number
     return header
 
