@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints
-from kernelwright.agents.llm import Models, is_model
+from kernelwright.agents.llm import Limits, Models, is_model
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
@@ -77,6 +77,7 @@ class Campaign:
         store: where everything goes.
         open_referee: makes the referee for settings; the local one by default.
         tell: told every step of progress.
+        wait: how a run's watch waits for so many seconds before a model is asked again; it returns a reason to stop.
         signals: let Ctrl-C and SIGTERM end the run after the work in flight (the command line does; a library user's
             own handlers are left alone).
     """
@@ -88,12 +89,14 @@ class Campaign:
         *,
         open_referee: OpenReferee = open_local_referee,
         tell: Callable[[CampaignEvent], None] = lambda event: None,
+        wait: Callable[[StopWatch, float], str] = StopWatch.wait,
         signals: bool = False,
     ) -> None:
         self._settings = settings
         self._store = store
         self._open_referee = open_referee
         self._tell = tell
+        self._wait = wait
         self._signals = signals
 
     def run(self, problems: Sequence[Problem]) -> CampaignResult:
@@ -193,7 +196,14 @@ class Campaign:
         patience = run.settings.mailbox_minutes
         with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
             lane = Lane(run.referee, own_thread=side_by_side > 1)
-            roles = RunRoles(run.config, run.settings, self._store, run.id, run.models, run.referee, watch, self._tell)
+            clients = run.models.clients(
+                self._store,
+                run.id,
+                Limits(run.config.max_cost_usd, run.config.max_tokens),
+                wait=lambda seconds: self._wait(watch, seconds),
+                note=lambda kind, data: self._store.event(run.id, kind, data),
+            )
+            roles = RunRoles(run.config, run.settings, clients, run.referee, self._tell)
 
             def abort() -> None:
                 run.models.close()

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import Coder, Judge, ModelTools, at_work, coder_from_spec, judge_from_spec
-from kernelwright.agents.llm import Limits, Models, Parameters
+from kernelwright.agents.llm import ModelClient, Parameters
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent
-from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.prompts import DeviceFacts, Task
 from kernelwright.records import Backend, DeviceClass, Environment, Problem, RunConfig
-
-if TYPE_CHECKING:
-    from kernelwright.store import Store
 
 
 class RunRoles:
@@ -26,26 +21,15 @@ class RunRoles:
         self,
         config: RunConfig,
         settings: Settings,
-        store: Store,
-        run_id: str,
-        models: Models,
+        clients: Mapping[str, ModelClient],
         referee: RefereeLike,
-        watch: StopWatch,
         tell: Callable[[CampaignEvent], None],
     ) -> None:
         self._config = config
         self._settings = settings
-        self._store = store
-        self._run_id = run_id
+        self._clients = clients
         self._referee = referee
         self._tell = tell
-        self._clients = (
-            models.clients(
-                store, run_id, Limits(config.max_cost_usd, config.max_tokens), wait=watch.wait, note=self._note
-            )
-            if len(models)
-            else {}
-        )
         self._device: Callable[[], DeviceFacts] = functools.cache(self._facts)
 
     def coder(self, problem: Problem) -> Coder:
@@ -87,10 +71,6 @@ class RunRoles:
 
         backend = self._config.backend
         return device_facts(self._referee.environment_for(backend), backend, cache_dir=self._settings.cache_dir)
-
-    def _note(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Keep what a reader of the run should know of a reply: that a recording had it to another prompt."""
-        self._store.event(self._run_id, kind, data)
 
 
 def _shapes(environment: Environment, backend: Backend) -> DeviceClass:

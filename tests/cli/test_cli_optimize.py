@@ -100,7 +100,7 @@ def test_a_dry_run_does_nothing(terminal):
         ((), "which problem?"),
         (("softmx",), "did you mean kernelwright/level1/softmax"),
         (("--suite", "kernelwrigt"), "did you mean kernelwright?"),
-        (("softmax", "--coder", "openai:gpt-5"), "not part of this version"),
+        (("softmax", "--coder", "policy:mine"), "not part of this version"),
         (("softmax", "--coder", "nobody"), "unknown coder"),
         (("softmax", "--recipe", "kevin"), "unknown recipe"),
         (("softmax", "--set", "roundz=3"), "did you mean rounds"),

@@ -68,7 +68,7 @@ class ModelClient:
         slots: AbstractContextManager[object] | None = None,
         retries: Retries | None = None,
         fresh: bool = False,
-        note: Callable[[str, Mapping[str, object]], None] = lambda kind, data: None,
+        note: Callable[[str, Mapping[str, object]], object] = lambda kind, data: None,
     ) -> None:
         self.provider = provider
         self._store = store

@@ -78,9 +78,11 @@ class Models:
         limits: Limits,
         *,
         wait: Callable[[float], str],
-        note: Callable[[str, Mapping[str, object]], None],
+        note: Callable[[str, Mapping[str, object]], object],
     ) -> dict[str, ModelClient]:
         """Each model as a run asks it, all of them within one budget."""
+        if not self._providers:
+            return {}
         budget = Budget(store, run_id, limits, stopped=lambda: wait(0.0))
         return {
             spec: ModelClient(
