@@ -21,8 +21,7 @@ _C_TOKEN = re.compile(
       | (?P<block>/(?:\\[ \t]*\n)*\*.*?(?:\*/|\Z))""",
     re.X | re.S | re.M,
 )
-# A line of Python that is a comment, and no line of C: directives have no blank behind their "#", or start otherwise.
-_COMMENT_LINE = re.compile(r"^[ \t]*#(?![ \t]*(?:include|define|undef|if|el|end|pragma|error|line|warning)).*\n?", re.M)
+_DIRECTIVE = re.compile(r"#[ \t]*(?:include|define|undef|if|ifn?def|el(?:if|se)|endif|pragma|error|line)\b")
 
 
 def uncommented_c(text: str) -> str:
@@ -180,4 +179,19 @@ def _by_tokens(source: str) -> str:
                 last = end
     except (tokenize.TokenError, SyntaxError, ValueError):
         pass
-    return "".join(out) + _COMMENT_LINE.sub("", uncommented_c(source[last:]))
+    return "".join(out) + "".join(map(_uncommented_line, uncommented_c(source[last:]).splitlines(keepends=True)))
+
+
+def _uncommented_line(line: str) -> str:
+    """A line whose surroundings cannot be read, without the comment that its own tokens show; C's directives stay."""
+    text = line.strip()
+    if not text or _DIRECTIVE.match(text):
+        return line
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                kept = text[: token.start[1]].rstrip()
+                return f"{line[: len(line) - len(line.lstrip())]}{kept}\n" if kept else ""
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        pass
+    return line

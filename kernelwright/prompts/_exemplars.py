@@ -96,7 +96,7 @@ def family_of(category: str) -> str | None:
 def exemplar_for(problem: Problem, backend: Backend) -> Exemplar | None:
     """The exemplar to show beside a problem: of its category, or the nearest one; None where nothing is near.
 
-    None as well where the problem is the exemplar's own reference, whatever its names, comments and constants are.
+    None as well where the problem's reference is the exemplar's own, whatever its variables are called.
     """
     family = family_of(problem.meta.category) or family_of(problem.name)
     if family is None:
@@ -120,18 +120,16 @@ def _class_source(source: str, name: str) -> str:
 
 
 def _shape(source: str) -> str:
-    """The statements of a class's ``forward`` without the names of its variables, its numbers and its docstring."""
+    """The tree of a class without its own name, those of variables, annotations and docstrings."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return source
-    forward = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
-    if forward is None:
-        return source
-    statements = [s for s in forward.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-    for node in (node for statement in statements for node in ast.walk(statement)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = "name"
-        elif isinstance(node, ast.Constant):
-            node.value = 0
-    return ast.dump(ast.Module(body=statements, type_ignores=[]))
+        elif isinstance(node, ast.arg):
+            node.arg, node.annotation = "name", None
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            node.body = [s for s in node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    return ast.dump(tree)

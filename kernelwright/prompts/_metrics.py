@@ -77,11 +77,12 @@ _STALLS = "stall_*"
 CPU: Final[Mapping[Bound, tuple[str, ...]]] = {
     "memory": (
         "distance_to_roofline", "time_memory_ms", "gbytes_per_s", "traffic_ratio", "llc_misses_per_call",
-        "l1_misses_per_call", "arithmetic_intensity", "vectorised_loops", "missed_loops",
+        "l1_misses_per_call", "data_writes_per_call", "arithmetic_intensity", "vectorised_loops", "missed_loops",
     ),
     "compute": (
         "distance_to_roofline", "time_compute_ms", "time_instructions_ms", "gflops", "instructions_per_flop",
-        "mca_instructions_per_cycle", "mca_cycles_per_iteration", "l1_misses_per_call", "vector_bytes",
+        "mca_instructions_per_cycle", "mca_cycles_per_iteration", "data_reads_per_call", "l1_misses_per_call",
+        "vector_bytes",
         "vectorised_loops", "explicit_vector_loops", "missed_loops",
     ),
     "latency": (

@@ -19,6 +19,7 @@ MAX_MESSAGE_CHARS = 16_000
 _MAX_LINE_CHARS = 400
 _MARKER_DIGITS = 32
 _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
+_FOLDERS = re.compile(r"(?<![\w.)\]/])/(?:[\w.+@-]+/)+(?=[\w.+-])")
 PARTLY = "it does not parse as Python: comments were removed as far as it could be read"
 
 
@@ -58,8 +59,10 @@ def fence(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Text without control characters (but tab and line break), without those that reorder or hide what is read."""
-    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+    """Text of tools without control characters (but tab and line break), without those that reorder or hide what is
+    read, and without the folders of this machine: of an absolute path the file's name stays.
+    """
+    return _FOLDERS.sub("", _UNFIT.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n")))
 
 
 def cut_middle(text: str, most: int = MAX_SOURCE_CHARS) -> str:

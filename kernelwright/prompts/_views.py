@@ -43,7 +43,8 @@ class DeviceFacts(Record):
 class Task(Record):
     """What is to be made fast, and under which conditions.
 
-    ``variants`` are the settings of the reference's constants that are checked, the timed one first. ``baselines`` maps
+    ``variants`` are the settings of the reference's constants that are checked, the timed one first. Of a GPU that is
+    not here they are those to write for, and ``checked_here`` has the small ones that are checked. ``baselines`` maps
     what a kernel is timed against to its measured latency in ms, None where it is not known yet. ``strict``: torch may
     not do the heavy operators. ``reduced_precision``: what may be used inside of float32.
     """
@@ -54,6 +55,7 @@ class Task(Record):
     category: str = "other"
     dtype: str = "float32"
     variants: tuple[dict[str, KnobValue], ...] = ({},)
+    checked_here: tuple[dict[str, KnobValue], ...] = ()
     inputs: dict[str, InputDomain] = Field(default_factory=dict)
     tolerance_scale: float = 1.0
     reduced_precision: tuple[str, ...] = ()
@@ -79,19 +81,22 @@ class Task(Record):
         strict: bool = False,
         allow_precision: Sequence[str] = (),
     ) -> Task:
-        """The task that a problem is for one backend, on the shapes of one device class.
+        """The task that a problem is for one backend.
 
         Args:
+            device_class: whose shapes; "interpreter" for a GPU's kernels where there is no GPU.
             allow_precision: what a run allows beyond the problem itself.
         """
         meta: ProblemMeta = problem.meta
+        without_gpu = device_class == "interpreter"
         return cls(
             problem_id=problem.id,
             source=problem.source,
             title=meta.title,
             category=meta.category,
             dtype=meta.dtype,
-            variants=meta.variants_for(device_class),
+            variants=meta.variants_for("gpu" if without_gpu else device_class),
+            checked_here=meta.variants_for("interpreter") if without_gpu else (),
             inputs=meta.inputs,
             tolerance_scale=meta.tolerance.scale,
             reduced_precision=tuple(dict.fromkeys([*meta.tolerance.reduced_precision, *allow_precision])),
