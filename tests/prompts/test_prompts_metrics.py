@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernelwright.evaluator import _profile_callgrind, _profile_gpu
@@ -10,13 +12,14 @@ from kernelwright.prompts import _metrics as tables
 from kernelwright.prompts import metrics_for
 from kernelwright.records import KernelResources, Profile
 
+FOLDER = Path(_profile_gpu.__file__).parent
 BOUNDS = ("memory", "compute", "latency", "launch", "unknown")
 
 
 def known_names() -> set[str]:
     """All that the referee's profilers call their numbers."""
     placed = placement_metrics(Placement("memory", 1.0, 1.0, 1.0, 1.0), 1.0, 1.0, 1.0)
-    text = "".join((_FOLDER / name).read_text() for name in ("_profile.py", "_profile_gpu.py", "_profile_static.py"))
+    text = "".join((FOLDER / name).read_text() for name in ("_profile.py", "_profile_gpu.py", "_profile_static.py"))
     written = {name for name in tables.MEANINGS if f'"{name}"' in text or f"/{name}" in text}
     return {*placed, *_profile_callgrind._METRICS, *_profile_gpu._SHOWN, *written}
 
@@ -27,9 +30,6 @@ def test_every_name_is_one_that_profiles_have_and_is_explained():
     assert used - {"stall_*"} <= known_names()
     for table in (tables.CPU, tables.GPU, tables.GPU_KERNEL):
         assert set(table) == set(BOUNDS)
-
-
-_FOLDER = __import__("pathlib").Path(_profile_gpu.__file__).parent
 
 
 @pytest.mark.parametrize(
