@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.evaluator._device import Device, find_device, read_state
     from kernelwright.evaluator._environment import environment
+    from kernelwright.evaluator._facts import device_facts
     from kernelwright.evaluator._metrics import fast_p, geometric_mean, pass_at_k, sol_score
     from kernelwright.evaluator._referee import BASELINES, EvaluatorPool, Referee
     from kernelwright.evaluator._session import ProblemSession
@@ -21,6 +22,7 @@ __all__ = [
     "EvaluatorPool",
     "ProblemSession",
     "Referee",
+    "device_facts",
     "environment",
     "fast_p",
     "find_device",
@@ -36,6 +38,7 @@ _HOMES = {
     "EvaluatorPool": "_referee",
     "ProblemSession": "_session",
     "Referee": "_referee",
+    "device_facts": "_facts",
     "environment": "_environment",
     "fast_p": "_metrics",
     "find_device": "_device",

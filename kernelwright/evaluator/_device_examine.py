@@ -27,7 +27,14 @@ from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._device import Device, read_state
 from kernelwright.evaluator._device_program import JOB, MODULE, job_files
 from kernelwright.evaluator._evidence import kernel_names
-from kernelwright.evaluator._gpu_ceilings import CeilingsRejectedError, GpuCeilings, best_of, parse_ceilings
+from kernelwright.evaluator._gpu_ceilings import (
+    CeilingsRejectedError,
+    GpuCeilings,
+    best_of,
+    ceilings_path,
+    kept_gpu_ceilings,
+    parse_ceilings,
+)
 from kernelwright.evaluator._profile_events import EventsRejectedError
 from kernelwright.evaluator._profile_gpu import GpuWork, profile_gpu
 from kernelwright.evaluator._progress import Progress, Refused
@@ -156,14 +163,14 @@ class Examiner:
         return self._ceilings
 
     def _found_ceilings(self) -> GpuCeilings | None:
-        name = "".join(c if c.isalnum() else "-" for c in f"{self.device.name}-{self.device.driver}")
-        path = self._cache_dir / "ceilings" / f"{name}.json"
-        with contextlib.suppress(OSError, ValueError, CeilingsRejectedError):
-            return parse_ceilings(json.loads(path.read_text()))
+        kept = kept_gpu_ceilings(self._cache_dir, self.device.name, self.device.driver)
+        if kept is not None:
+            return kept
         try:
             found = best_of(self._measured(), self._measured())
         except (ValueError, CeilingsRejectedError, CallFailed, SandboxError):
             return None
+        path = ceilings_path(self._cache_dir, self.device.name, self.device.driver)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(found.as_claim()))

@@ -5,8 +5,10 @@ The measuring worker is ``_gpu_ceilings_worker``. This module holds its arithmet
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -123,6 +125,20 @@ def parse_ceilings(value: Any) -> GpuCeilings:
     if sizes != sorted(set(sizes)):
         raise CeilingsRejectedError("the measured working sets do not grow")
     return GpuCeilings(**dict(claim))
+
+
+def ceilings_path(cache_dir: Path, device: str, driver: str) -> Path:
+    """Where the ceilings of a device under a driver are kept."""
+    name = "".join(c if c.isalnum() else "-" for c in f"{device}-{driver}")
+    return cache_dir / "ceilings" / f"{name}.json"
+
+
+def kept_gpu_ceilings(cache_dir: Path, device: str, driver: str) -> GpuCeilings | None:
+    """The ceilings of a device that were measured before; None where there are none, or the file is damaged."""
+    try:
+        return parse_ceilings(json.loads(ceilings_path(cache_dir, device, driver).read_text()))
+    except (OSError, ValueError, CeilingsRejectedError):
+        return None
 
 
 def best_of(a: GpuCeilings, b: GpuCeilings) -> GpuCeilings:

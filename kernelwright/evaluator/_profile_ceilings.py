@@ -86,6 +86,11 @@ def measure_ceilings(sandbox: Sandbox, cache_dir: Path) -> Ceilings | None:
     return best
 
 
+def kept_ceilings(cache_dir: Path) -> Ceilings | None:
+    """What :func:`measure_ceilings` has found on this processor so far; nothing is measured."""
+    return _kept(_read(cache_dir / "ceilings.json").get(_machine_key()))[0]
+
+
 def _best(a: Ceilings, b: Ceilings) -> Ceilings:
     pairs = zip(a.bandwidth_by_bytes, b.bandwidth_by_bytes, strict=True)
     return Ceilings(

@@ -1,0 +1,135 @@
+"""One short right kernel for each category and backend, each with the small reference that it replaces.
+
+The referee judges all of them in the tests. They show how a kernel of their kind is written, and are of operators and
+layouts that differ from those of the built-in suite, so that none of them is a problem's solution.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+from kernelwright.errors import UsageError
+from kernelwright.records import Backend, Problem, Record
+
+__all__ = ["CATEGORIES", "Exemplar", "exemplar_for", "exemplar_names", "family_of", "read_exemplar"]
+
+CATEGORIES: Final = (
+    "pointwise", "reduction", "normalisation", "softmax", "loss", "gemm", "convolution", "pooling", "attention", "scan",
+)  # fmt: skip
+_FOLDER = Path(__file__).with_name("exemplars")
+_BACKENDS: Final[tuple[Backend, ...]] = ("cpp", "cuda", "triton")
+# Words in the categories and names of problems; the first that occurs decides: "conv_epilogue" is a convolution.
+_WORDS: Final = {
+    "attention": "attention",
+    "softmax": "softmax",
+    "norm": "normalisation",
+    "pool": "pooling",
+    "conv": "convolution",
+    "loss": "loss",
+    "scan": "scan",
+    "cumsum": "scan",
+    "cumprod": "scan",
+    "reduc": "reduction",
+    "argm": "reduction",
+    "gemm": "gemm",
+    "matmul": "gemm",
+    "matrix": "gemm",
+    "linear": "gemm",
+    "block": "gemm",
+    "pointwise": "pointwise",
+    "elementwise": "pointwise",
+    "activation": "pointwise",
+}
+# What stands nearest, where a backend has no exemplar of a category.
+_NEAREST: Final = {
+    "loss": "reduction",
+    "scan": "reduction",
+    "pooling": "reduction",
+    "attention": "softmax",
+    "convolution": "gemm",
+}
+
+
+class Exemplar(Record):
+    """A right kernel. ``problem`` is the whole file of its reference, ``source`` the candidate."""
+
+    category: str
+    backend: Backend
+    problem: str
+    source: str
+
+    @property
+    def reference(self) -> str:
+        """The reference's class alone."""
+        return _class_source(self.problem, "Model")
+
+
+def exemplar_names() -> tuple[tuple[Backend, str], ...]:
+    """(backend, category) of every exemplar."""
+    return tuple((b, path.stem) for b in _BACKENDS for path in sorted(_FOLDER.joinpath(b).glob("*.py")))
+
+
+def read_exemplar(backend: Backend, category: str) -> Exemplar:
+    """The exemplar of a backend and category.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if (backend, category) not in exemplar_names():
+        known = ", ".join(name for b, name in exemplar_names() if b == backend)
+        raise UsageError(f"no exemplar of {category!r} for {backend}", hint=f"there are {known}")
+    return Exemplar(
+        category=category,
+        backend=backend,
+        problem=_FOLDER.joinpath("references", f"{category}.py").read_text(encoding="utf-8"),
+        source=_FOLDER.joinpath(backend, f"{category}.py").read_text(encoding="utf-8"),
+    )
+
+
+def family_of(category: str) -> str | None:
+    """The category of exemplars that a problem's category, or name, belongs to; None where its words say nothing."""
+    return next((family for word, family in _WORDS.items() if word in category.lower()), None)
+
+
+def exemplar_for(problem: Problem, backend: Backend) -> Exemplar | None:
+    """The exemplar to show beside a problem: of its category, or the nearest one; None where nothing is near.
+
+    None as well where the problem's reference is the exemplar's own, whatever its variables are called.
+    """
+    family = family_of(problem.meta.category) or family_of(problem.name)
+    if family is None:
+        return None
+    known = {category for b, category in exemplar_names() if b == backend}
+    category = family if family in known else _NEAREST.get(family, "")
+    if category not in known:
+        return None
+    found = read_exemplar(backend, category)
+    return None if _shape(found.reference) == _shape(_class_source(problem.source, "Model")) else found
+
+
+def _class_source(source: str, name: str) -> str:
+    """The text of a class of a file; all of the file where it has none, or does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return source
+    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    return (found and ast.get_source_segment(source, found)) or source
+
+
+def _shape(source: str) -> str:
+    """The tree of a class without its own name, those of variables, annotations and docstrings."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = "name"
+        elif isinstance(node, ast.arg):
+            node.arg, node.annotation = "name", None
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            node.body = [s for s in node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    return ast.dump(tree)

@@ -1,0 +1,200 @@
+"""``render``: from a name and views to what is sent, with a hash over all of it."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import jinja2
+
+from kernelwright.errors import UsageError
+from kernelwright.prompts import _quoting as quoting
+from kernelwright.prompts._history import MAX_MOVES, label, table
+from kernelwright.prompts._views import KernelView
+from kernelwright.records import Interval, KernelResources, KnobValue, Record, sha256_text
+
+__all__ = ["Prompt", "names", "render"]
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_MAX_PARAGRAPH_CHARS = 2_000
+
+
+class Prompt(Record):
+    """A rendered prompt: what goes to a model under the name of its template."""
+
+    name: str
+    system: str
+    user: str
+
+    @property
+    def text(self) -> str:
+        """Both parts as one text, which is what is hashed, and stored as a blob of kind "prompt"."""
+        return f"[system]\n{self.system}\n\n[user]\n{self.user}"
+
+    @property
+    def sha256(self) -> str:
+        """Hash of :attr:`text`."""
+        return sha256_text(self.text)
+
+
+class _Part(NamedTuple):
+    """One kind of prompt: its role's system template, what it must be given, and what it may be given."""
+
+    role: str
+    needs: frozenset[str]
+    takes: Mapping[str, Any]
+
+
+def _part(role: str, needs: str, **takes: Any) -> _Part:
+    return _Part(role, frozenset(needs.split()) | {"schema_text"}, takes)
+
+
+_WITH_HISTORY: Final[Mapping[str, Any]] = {"history": (), "history_limit": MAX_MOVES}
+_OF_CODERS: Final[Mapping[str, Any]] = {**_WITH_HISTORY, "exemplar": None, "advice": None}
+_PARTS: Final[Mapping[str, _Part]] = {
+    "coder-cross": _part("coder", "task device parents", **_OF_CODERS),
+    "coder-edit": _part("coder", "task device kernel", **_OF_CODERS),
+    "coder-improve": _part("coder", "task device kernel", **_OF_CODERS),
+    "coder-new": _part("coder", "task device", **_OF_CODERS),
+    "coder-repair": _part("coder", "task device kernel", **_OF_CODERS),
+    "judge-optimise": _part("judge", "task device kernel", **_WITH_HISTORY),
+    "judge-repair": _part("judge", "task device kernel", **_WITH_HISTORY),
+    "tester": _part("tester", "task", known=(), survivors=()),
+    "verifier": _part("verifier", "task device kernel"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every prompt that can be rendered, sorted."""
+    return tuple(sorted(_PARTS))
+
+
+def render(name: str, **data: Any) -> Prompt:
+    """One prompt, filled in.
+
+    The system part depends on the name, the backend and ``schema_text`` alone, so that providers can cache it.
+
+    Args:
+        name: one of :func:`names`.
+        data: ``schema_text`` (the JSON schema of the reply, ours), ``task`` (:class:`Task`); all but the tester need
+            ``device`` (:class:`DeviceFacts`); repair, improve, edit, both judges and the verifier a ``kernel``
+            (:class:`KernelView`, judged, but for the verifier), cross two ``parents``. Coders and judges take
+            ``history`` (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar`` and the ``advice``
+            (:class:`~kernelwright.records.Advice`); the tester ``known`` (descriptions of generators, one a line) and
+            ``survivors`` (wrong kernels that passed so far).
+
+    Raises:
+        UsageError: there is no such prompt.
+        TypeError: data is missing, or there is too much of it; or evidence of a kernel that was not judged.
+    """
+    part = _PARTS.get(name)
+    if part is None:
+        near = difflib.get_close_matches(name, names(), n=2) or names()
+        raise UsageError(f"no prompt is called {name!r}", hint=f"there is {', '.join(near)}")
+    missing, unknown = part.needs - set(data), set(data) - part.needs - set(part.takes)
+    if missing or unknown:
+        wrong = [f"lacks {', '.join(sorted(missing))}"] * bool(missing)
+        wrong += [f"takes no {', '.join(sorted(unknown))}"] * bool(unknown)
+        raise TypeError(f"the prompt {name} {' and '.join(wrong)}")
+    given = {**part.takes, **data}
+    if part.role != "verifier" and any(kernel.status is None for kernel in _kernels(given)):
+        raise TypeError(f"the prompt {name} shows evidence, and a kernel has none: it was not judged")
+    head = {"name": name, "backend": given["task"].backend, "schema_text": given["schema_text"]}
+    templates = _environment()
+    system = templates.get_template(f"{part.role}.system.j2").render(head)
+    user = templates.get_template(f"{name}.user.j2").render(given)
+    return Prompt(name=name, system=_tidy(system), user=_tidy(user))
+
+
+def _kernels(given: Mapping[str, Any]) -> list[KernelView]:
+    return [*([given["kernel"]] if "kernel" in given else []), *given.get("parents", ())]
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {
+        "bare_evidence": _bare_evidence,
+        "bare_messages": quoting.without_quoted_comments,
+        "fence": quoting.fence,
+        "interval": _interval,
+        "label": label,
+        "line": quoting.one_line,
+        "lines": lambda texts: quoting.cut_middle("\n".join(map(quoting.one_line, texts))),
+        "messages": quoting.last_lines,
+        "ms": _milliseconds,
+        "paragraph": lambda text: quoting.one_line(text, _MAX_PARAGRAPH_CHARS),
+        "resources": _resources,
+        "settings": _settings,
+        "source": lambda text: quoting.cut_middle(text.rstrip("\n")),
+        "table": table,
+        "uncommented": quoting.strip_comments,
+    }
+    return made
+
+
+def _tidy(text: str) -> str:
+    """Outside of fences: no blanks at ends of lines, no two empty lines in a row. Inside, every byte stays."""
+    lines: list[str] = []
+    closing = ""
+    for line in text.strip("\n").split("\n"):
+        if closing:
+            lines.append(line)
+            closing = "" if line == closing else closing
+            continue
+        bare = line.rstrip()
+        if bare or (lines and lines[-1]):
+            lines.append(bare)
+        if bare.startswith("<<<<<< "):
+            closing = ">>>>>>" + bare.removeprefix("<<<<<<")
+    return "\n".join(lines) + "\n"
+
+
+def _bare_evidence(kernel: KernelView) -> KernelView:
+    """The same without comments in what reasons and findings quote."""
+    bare = quoting.without_quoted_comments
+    findings = tuple(f.model_copy(update={"evidence": bare(f.evidence)}) for f in kernel.findings)
+    return kernel.model_copy(update={"reason": bare(kernel.reason), "findings": findings})
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.median:.2f}x [{value.low:.2f}, {value.high:.2f}]"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.4g} ms" if value >= 1 else f"{1000 * value:.4g} us"
+
+
+def _settings(values: Mapping[str, KnobValue]) -> str:
+    named = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return quoting.one_line(named) or "the reference's own constants"
+
+
+def _resources(used: KernelResources) -> str:
+    """What one GPU kernel takes, each with its unit."""
+    counts: Sequence[tuple[object, str]] = (
+        (used.registers, "registers a thread"),
+        (used.spilled_bytes, "bytes spilled a thread"),
+        (used.stack_bytes, "bytes of stack a thread"),
+        (used.shared_bytes, "bytes of shared memory a block"),
+        (used.block, "threads a block"),
+        (used.barriers, "barriers"),
+        (used.blocks_per_processor, "blocks a multiprocessor"),
+    )
+    parts = [f"{value} {unit}" for value, unit in counts if value is not None]
+    if used.occupancy is not None:
+        parts.append(f"occupancy at most {used.occupancy:.0%}" + (f" by {used.limiter}" if used.limiter else ""))
+    for counted in (used.global_accesses, used.matrix_instructions):
+        parts += [", ".join(f"{count} {name}" for name, count in sorted(counted.items())[:8])] * bool(counted)
+    knobs = [f"with {_settings(used.knobs)}"] if used.knobs else []
+    faults = [f"cannot be launched: {used.problem}"] if used.problem else []
+    return quoting.one_line("; ".join([*parts, *knobs, *faults]))
