@@ -277,7 +277,13 @@ def echo_in_stream(asked: Asked) -> StreamError:
     return StreamError("api_error", f"{'long ' * 55}{asked.headers['authorization']}")
 
 
-@pytest.mark.parametrize("script", [echo, echo_anywhere, echo_in_stream, lambda asked: Hangup(), lambda asked: Cut()])
+def echo_bare(asked: Asked) -> Refusal:
+    return Refusal(403, f"the key {asked.headers['authorization'].split()[1]!r} has expired", "permission_error")
+
+
+@pytest.mark.parametrize(
+    "script", [echo, echo_bare, echo_anywhere, echo_in_stream, lambda asked: Hangup(), lambda asked: Cut()]
+)
 def test_the_key_is_sent_and_never_shown(spec, script, caplog):
     caplog.set_level(logging.DEBUG)
     with serve(script) as server, closing(server, spec) as asked:
