@@ -31,6 +31,23 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: records become objects, infinities and NaN become text."""
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="python"))
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return str(value)
+
+
 # --------------------------------------------------------------------------------------------------- problems
 
 

@@ -22,6 +22,7 @@ PLACES = (
     "evaluator/test_own_share.py",
     "evaluator/test_referee_kills.py",
     "evaluator/test_rest.py",
+    "mcp/test_mcp_timed.py",
     "test_docs.py",
 )
 FIXTURES = {"referee", "judges"}

@@ -31,7 +31,8 @@ FLOORS = {
     "rl": 4,
     "campaign": 5,
     "leaderboard": 6,
-    "cli": 6,
+    "mcp": 6,
+    "cli": 7,
 }
 # records and errors stand on nothing; config may use both.
 GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}}

@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": CommandHome("_doctor:doctor", "Say what this machine can do, and what is missing."),
     "evaluate": CommandHome("_evaluate:evaluate", "Judge one candidate file."),
     "kernels": CommandHome("_kernels:kernels", "Winners: list, show, compare, export, judge again."),
+    "mcp": CommandHome("_mcp:mcp", "The referee for agents: an MCP server on standard input and output."),
     "optimize": CommandHome("_optimize:optimize", "Write, prove and time kernels for problems."),
     "problems": CommandHome("_problems:problems", "List, show, check and capture problems."),
     "prompts": CommandHome("_prompts:prompts", "Show what a language model is told."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +45,8 @@ class Common:
     def show(self, data: Any, *renderables: RenderableType) -> None:
         """Print the result: ``data`` as one JSON object with ``--json``, else what is meant for people."""
         if self.as_json:
+            from kernelwright.records import plain
+
             click.echo(json.dumps(plain(data), allow_nan=False))
             return
         console = stdout_console()
@@ -107,20 +108,3 @@ def stderr_console() -> Console:
 def say(text: str) -> None:
     """One line of prose on standard error."""
     click.echo(text, err=True)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: records become objects, infinities and NaN become text."""
-    if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="python"))
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
-    return str(value)

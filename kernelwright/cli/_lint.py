@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.cli._common import plain
-
 if TYPE_CHECKING:
     from kernelwright.campaign import RunResult
     from kernelwright.config import Settings
@@ -83,5 +81,6 @@ def explanations(findings: Findings) -> list[str]:
 def with_rules(row: Any, findings: Sequence[LintFinding]) -> dict[str, Any]:
     """A row as plain JSON, with the names of the rules that its problem fails in ``lint``."""
     from kernelwright.datasets import lint_rules
+    from kernelwright.records import plain
 
     return {**plain(row), "lint": list(lint_rules(findings))}

@@ -46,6 +46,11 @@ class Zygote:
             self.close()
             said = os.pread(log_fd, 4096, max(0, os.fstat(log_fd).st_size - 4096)).decode(errors="replace").strip()
             raise SandboxError(f"the zygote did not start: {said or error}", hint="see: kernelwright doctor") from error
+        except BaseException:  # interrupted: it has no workers yet, and would go on importing torch
+            if hasattr(self, "_process"):
+                self._process.kill()
+            self.close()
+            raise
         finally:
             messages.close_fds([log_fd, null])
 

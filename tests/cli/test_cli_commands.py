@@ -73,6 +73,7 @@ COMMANDS = [
     ("kernels", "export"),
     ("kernels", "show"),
     ("kernels", "verify"),
+    ("mcp",),
     ("optimize",),
     ("problems", "capture"),
     ("problems", "lint"),
@@ -93,6 +94,11 @@ def test_every_command_has_help_and_json(terminal, words):
     text = terminal(*words, "--help").stdout
     assert "Usage: kernelwright" in text
     assert not words or "--json" in text
+
+
+def test_mcp_keeps_standard_output_for_its_protocol(terminal):
+    answer = terminal.json("mcp", code=2)
+    assert "standard output" in answer["error"]["message"]
 
 
 def test_an_unknown_command_names_those_near(terminal):
