@@ -208,7 +208,7 @@ def test_usage_as_other_servers_say_it():
 
 
 def test_reasoning_is_no_text():
-    script = chunks(choice(reasoning_content="hmm"), choice("stop", content="{}"), {"choices": []})
+    script = chunks(choice("", reasoning_content="hmm"), choice("stop", content="{}"), {"choices": []})
     with serve(lambda asked: script) as server, closing(server) as asked:
         assert asked.send(request()).text == "{}"
 

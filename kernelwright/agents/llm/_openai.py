@@ -104,7 +104,7 @@ class OpenAIProvider(MeteredProvider):
         if not event.choices:
             return ""
         choice = event.choices[0]
-        if choice.finish_reason is not None:
+        if choice.finish_reason:
             if choice.finish_reason not in _STOPS:
                 raise Unreadable(f"the model stopped for {choice.finish_reason!r}")
             draft.stop = _STOPS[choice.finish_reason]
