@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
-from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work
+from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
 from kernelwright.agents._nodes import StepState, StepTools, attempts_of, context_of, initial_state
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
@@ -67,6 +67,7 @@ __all__ = [
     "judges",
     "open_checkpoints",
     "place",
+    "reply_schemas",
     "rounds_without_gain",
     "run_step",
     "static_score",

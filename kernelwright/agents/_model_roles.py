@@ -6,12 +6,15 @@ import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+from pydantic import BaseModel
 
 from kernelwright.agents._replies import (
     EditReply,
     KernelReply,
     OptimiseAdvice,
+    Prediction,
     RepairAdvice,
     apply_edits,
     ask,
@@ -23,9 +26,16 @@ from kernelwright.agents.llm import ModelClient, Parameters, Place
 from kernelwright.prompts import DeviceFacts, KernelView, Move, Task, exemplar_for, render
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
+REPLIES: Mapping[str, type[BaseModel]] = {
+    "coder-new": KernelReply,
+    "coder-repair": KernelReply,
+    "coder-improve": KernelReply,
+    "coder-edit": EditReply,
+    "coder-cross": KernelReply,
+    "judge-repair": RepairAdvice,
+    "judge-optimise": OptimiseAdvice,
+    "verifier": Prediction,
+}
 ALL_BACKENDS: frozenset[Backend] = frozenset({"cpp", "triton", "cuda"})
 
 
@@ -70,13 +80,13 @@ class ModelRole:
         context: StepContext,
         prompt: str,
         data: Mapping[str, Any],
-        reply: type[BaseModel],
         *,
         sample: int = 0,
         also: tuple[type[BaseModel], ...] = (),
         check: Callable[[Any], str] = lambda value: "",
     ) -> Any:
         tools = self.tools
+        reply = REPLIES[prompt]
         made = render(
             prompt,
             task=tools.task,
@@ -149,7 +159,6 @@ class ModelCoder(ModelRole):
             context,
             f"coder-{assignment.mode}",
             {**_shown(views), "advice": advice, "exemplar": exemplar_for(context.problem, context.backend)},
-            EditReply if edits else KernelReply,
             sample=assignment.sample,
             also=(KernelReply,) if edits else (EditReply,) if parents else (),
             check=problem,
@@ -177,7 +186,7 @@ class ModelJudge(ModelRole):
         """
         view = KernelView.of(evaluation.candidate, evaluation.verdict, evaluation.artifacts)
         if evaluation.verdict.passed:
-            found = self._ask(context, "judge-optimise", {"kernel": view}, OptimiseAdvice).value
+            found = self._ask(context, "judge-optimise", {"kernel": view}).value
             return Advice(
                 mode="optimise",
                 bottleneck=found.bottleneck,
@@ -185,8 +194,13 @@ class ModelJudge(ModelRole):
                 plan=found.plan,
                 expected=found.expected_effect,
             )
-        found = self._ask(context, "judge-repair", {"kernel": view}, RepairAdvice).value
+        found = self._ask(context, "judge-repair", {"kernel": view}).value
         return Advice(mode="repair", bottleneck=found.critical_issue, method=found.why, plan=found.minimal_fix)
+
+
+def reply_schemas() -> dict[str, dict[str, Any]]:
+    """The JSON schema that each prompt asks for, by the prompt's name."""
+    return {name: schema_of(reply) for name, reply in REPLIES.items()}
 
 
 def _shown(views: Sequence[KernelView]) -> dict[str, Any]:

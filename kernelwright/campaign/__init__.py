@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
+from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
@@ -13,11 +14,14 @@ __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "Estimate",
     "RankedKernel",
     "RefereeLike",
+    "RoleEstimate",
     "RunLock",
     "RunResult",
     "Session",
+    "estimate",
     "evaluate",
     "export_text",
     "load_drop_in",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,10 +12,10 @@ from kernelwright.cli._common import Common, budget_options, common_options, say
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import duration, result_tables, short, suite_summary, weak_sandbox
-from kernelwright.errors import InvalidReferenceError, UsageError
+from kernelwright.errors import InvalidReferenceError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import CampaignResult, RunResult
+    from kernelwright.campaign import CampaignResult, Estimate, RoleEstimate, RunResult
     from kernelwright.cli._lint import Findings
     from kernelwright.config import Settings
     from kernelwright.errors import KernelwrightError
@@ -161,10 +162,12 @@ def refuse_unknown_recipe(recipe: str) -> None:
 def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     from rich.markup import escape
 
+    from kernelwright.campaign import estimate
     from kernelwright.datasets import lint_rules
 
     problems = chosen.problems
-    most = len(problems) * settings.rounds
+    expected = estimate(problems, settings, _mean_seconds(settings))
+    most = expected.evaluations
     lints = known_findings(problems, settings)
     data = {
         "dry_run": True,
@@ -176,8 +179,13 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         "backend": settings.backend,
         "rounds": settings.rounds,
         "most_candidates": most,
-        "cost_usd": 0.0,
+        "cost_usd": expected.cost_usd,
+        "models": expected.roles,
+        "device_minutes": round(expected.device_minutes, 1),
         "max_minutes": settings.max_minutes,
+        "max_cost_usd": settings.max_cost_usd,
+        "max_tokens": settings.max_tokens,
+        "max_device_seconds": settings.max_device_seconds,
         "sandbox": settings.sandbox,
         "baselines": list(settings.baselines),
         "store": str(settings.store),
@@ -185,13 +193,40 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     lines = [
         *(f"  {problem.id}  (lint: {cell(lints[problem.id])})" for problem in problems),
         *(f"  {row.problem}: {row.reason}" for row in chosen.faults),
-        f"{len(problems)} problems, up to {settings.rounds} rounds each: at most {most} candidates, at no cost",
+        f"{len(problems)} problems, up to {settings.rounds} rounds each: at most {most} candidates, {_cost(expected)}",
+        *map(_asked_of, expected.roles),
+        f"about {expected.device_minutes:.0f} minutes of the referee",
         f"coder {settings.coder}, judge {settings.judge}, backend {settings.backend}, sandbox {settings.sandbox}",
         f"timed against {', '.join(settings.baselines)}; kept in {settings.store}",
         "nothing was done",
     ]
     common.show(data, *map(escape, lines))
     return EXIT_NOT_ALL if chosen.faults else 0
+
+
+def _mean_seconds(settings: Settings) -> float | None:
+    """How long evaluations took so far; None where no store says so. A dry run touches none."""
+    from kernelwright.store import Store
+
+    with suppress(StoreError), Store.open(settings.store, readonly=True) as store:
+        return store.mean_evaluation_seconds()
+    return None
+
+
+def _cost(expected: Estimate) -> str:
+    if not expected.roles:
+        return "at no cost"
+    return "at an unknown cost" if expected.cost_usd is None else f"for about ${expected.cost_usd:.2f}"
+
+
+def _asked_of(role: RoleEstimate) -> str:
+    """A role's prompts x tokens x price in one line."""
+    tokens = f"{role.prompts} prompts, about {role.input_tokens:,} tokens in and {role.output_tokens:,} out"
+    if role.worst_usd is None or role.cost_usd is None:
+        price = "of unknown price" if role.cost_usd is None else "at no cost"
+    else:
+        price = f"about ${role.cost_usd:.2f}, at most ${role.worst_usd:.2f} (prices of {role.price_as_of})"
+    return f"{role.role} {role.spec}: {tokens}, {price}"
 
 
 def report(common: Common, result: CampaignResult, settings: Settings, lints: Findings) -> int:

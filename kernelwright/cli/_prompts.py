@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +98,7 @@ def _stored(store: Store, sha256: str) -> str:
 def _rendered(
     store: Store, settings: Settings, name: str, problem: str | None, kernels: Sequence[str]
 ) -> dict[str, Any]:
+    from kernelwright.agents import reply_schemas
     from kernelwright.datasets import find_problem
     from kernelwright.prompts import Task, exemplar_for, names, render
 
@@ -120,7 +122,8 @@ def _rendered(
         strict=settings.own_kernels == "strict",
         allow_precision=settings.allow_precision,
     )
-    data: dict[str, Any] = {"schema_text": _SCHEMA, "task": task}
+    schema = reply_schemas().get(name)
+    data: dict[str, Any] = {"schema_text": _SCHEMA if schema is None else json.dumps(schema, indent=1), "task": task}
     if name != "tester":
         data["device"] = device
     if wanted:

@@ -99,6 +99,16 @@ class Runs(Catalog):
         )
         return float(rows[0]["seconds"])
 
+    def mean_evaluation_seconds(self, latest: int = 200) -> float | None:
+        """Seconds that the referee spent on a candidate, on average over the latest; None where there is none yet."""
+        rows = self._connection.rows(
+            "SELECT avg(seconds) AS seconds FROM (SELECT "
+            "(SELECT total(value) FROM json_each(verdict_json, '$.seconds')) AS seconds "
+            "FROM evaluations WHERE confirmed = 0 ORDER BY id DESC LIMIT ?)",
+            [latest],
+        )
+        return None if rows[0]["seconds"] is None else float(rows[0]["seconds"])
+
     def run_costs(self, run_id: str) -> RunCosts:
         """What a run used; raises UsageError for an unknown run."""
         rows = self._connection.rows("SELECT * FROM run_costs WHERE run_id = ?", [run_id])

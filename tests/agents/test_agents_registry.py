@@ -13,12 +13,18 @@ def test_offline_is_there():
     assert isinstance(judge_from_spec("offline"), OfflineJudge)
 
 
-@pytest.mark.parametrize("spec", ["openai:gpt-5", "anthropic:claude", "replay:log.jsonl", "mailbox:dir", "policy:path"])
-def test_what_is_planned_says_so(spec):
+def test_what_is_planned_says_so():
     for build in (coder_from_spec, judge_from_spec):
         with pytest.raises(UsageError, match="not part of this version") as caught:
-            build(spec)
+            build("policy:path")
         assert "offline" in caught.value.hint
+
+
+@pytest.mark.parametrize("spec", ["openai:gpt-5", "anthropic:claude", "replay:log.jsonl", "mailbox:dir", "openai:a:b"])
+def test_a_model_plays_any_role_for_every_backend(spec):
+    for build in (coder_from_spec, judge_from_spec):
+        assert build(spec).name == spec
+    assert coder_from_spec(spec, "cuda").backends == {"cpp", "triton", "cuda"}
 
 
 def test_an_unknown_one_names_those_near():

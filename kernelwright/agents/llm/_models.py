@@ -24,6 +24,11 @@ MODEL_WORDS = frozenset({*KEY_NAMES, "mailbox", "replay"})
 _A_PROMPT = 20_000  # tokens; only to see whether a price is known for prompts as they are
 
 
+def is_metered(spec: str) -> bool:
+    """Whether somebody is billed for what a specification's model answers."""
+    return spec.partition(":")[0] in KEY_NAMES
+
+
 def is_model(spec: str) -> bool:
     """Whether a specification names a language model."""
     return spec.partition(":")[0] in MODEL_WORDS
