@@ -113,7 +113,7 @@ def test_importing_the_package_is_cheap_and_the_trusted_rooms_do_without_torch()
     program = (
         "import sys, json; import kernelwright, kernelwright.inline;"
         "first = sorted(m for m in ('torch', 'pydantic', 'numpy', 'click') if m in sys.modules);"
-        "import kernelwright.store, kernelwright.campaign, kernelwright.cli;"
+        "import kernelwright.store, kernelwright.campaign, kernelwright.cli, kernelwright.mcp;"
         "from kernelwright.evaluator import Referee;"
         "print(json.dumps([first, 'torch' in sys.modules]))"
     )

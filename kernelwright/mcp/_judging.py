@@ -84,6 +84,13 @@ class Judging:
 
     def _judge(self, candidate: Candidate, problem: Problem, *, time: bool, confirm: bool) -> Evaluation:
         try:
+            return self._judge_in_session(candidate, problem, time=time, confirm=confirm)
+        except BaseException:
+            self.close()
+            raise
+
+    def _judge_in_session(self, candidate: Candidate, problem: Problem, *, time: bool, confirm: bool) -> Evaluation:
+        try:
             held = self._session(problem, candidate.backend)
             held.judged += 1
             return held.session.judge(candidate, time=time, confirm=confirm)
@@ -93,9 +100,6 @@ class Judging:
             return self._opened().evaluate(
                 candidate, problem, baselines=self._settings.baselines, time=time, confirm=confirm, on_stage=self._tell
             )
-        except BaseException:
-            self.close()
-            raise
 
     def _session(self, problem: Problem, backend: Backend) -> _Open:
         held = next((entry for entry in self._open if entry.serves(problem, backend)), None)

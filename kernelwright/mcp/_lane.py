@@ -5,16 +5,14 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from kernelwright.errors import MachineError
 
 Result = TypeVar("Result")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Interrupted(BaseException):
@@ -32,12 +30,17 @@ class Lane:
     The main thread, because that is the one that a signal interrupts: a judgement in hand is dropped the way that
     Ctrl-C drops it on the command line, every context manager on its way out closing what it opened. It also outlives
     all others, and the sandbox's processes die with the thread that started them.
+
+    From its making on, SIGINT and SIGTERM are the lane's: they end it, and do nothing to what closes after it.
     """
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self._in_hand = False
+        self._ended = False
         self.signalled = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Queue a job; cancelling its future before its turn takes it out again."""
@@ -47,17 +50,29 @@ class Lane:
 
     def run(self) -> None:
         """Do what is submitted until :meth:`end` is called elsewhere, or SIGINT or SIGTERM comes."""
-        with self._interruptible():
-            while not self._ended.is_set():
+        try:
+            while not self._ended:
                 job = self._jobs.get()
-                if job is not None and job.future.set_running_or_notify_cancel():
+                self._in_hand = True
+                if job is not None and not self._ended and job.future.set_running_or_notify_cancel():
                     self._do(job)
+                self._in_hand = False
+        except _Interrupted:
+            self._in_hand = False
 
     def end(self) -> None:
         """End :meth:`run`, dropping the job in hand. For other threads."""
-        self._ended.set()
-        self._jobs.put(None)
+        self._ended = True
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal. What closes already is not interrupted again."""
+        self.signalled |= not self._ended
+        self._ended = True
+        self._jobs.put(None)
+        if self._in_hand:
+            self._in_hand = False
+            raise _Interrupted
 
     @staticmethod
     def _do(job: _Job) -> None:
@@ -70,22 +85,3 @@ class Lane:
             raise
         else:
             job.future.set_result(result)
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Meanwhile the first signal ends the lane, and those that follow do nothing: what was opened is closing."""
-        came: list[int] = []
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            self.signalled |= not self._ended.is_set()
-            self._ended.set()
-            came.append(number)
-            if len(came) == 1:
-                raise _Interrupted
-
-        try:
-            for number in _SIGNALS:
-                signal.signal(number, handle)
-            yield
-        except _Interrupted:
-            return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from concurrent.futures import Future
 
 import anyio
 from mcp.server import MCPServer
@@ -35,10 +37,13 @@ def serve(settings: Settings) -> bool:
     lane = Lane()
     with Store.open(settings.store) as store, Judging(settings) as judging:
         server = build_server(Tools(Answers(settings, store), lane, judging))
+        spoken: Future[None] = Future()
         # A daemon: after a signal, it may be reading standard input still, and nothing can stop it from that.
-        thread = threading.Thread(target=_speak, args=(server, lane, settings.threads), name="mcp", daemon=True)
-        thread.start()
+        arguments = (server, lane, settings.threads, spoken)
+        threading.Thread(target=_speak, args=arguments, name="mcp", daemon=True).start()
         lane.run()
+    if not lane.signalled:
+        spoken.result()  # raises what ended the protocol's thread, where that was a bug
     return not lane.signalled
 
 
@@ -53,14 +58,27 @@ def build_server(tools: Tools) -> MCPServer:
     return server
 
 
-def _speak(server: MCPServer, lane: Lane, threads: int) -> None:
-    """Serve the protocol, away from the cores on which the referee times: its last ones."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) > threads:
-        os.sched_setaffinity(0, cpus[:-threads])  # of this thread, and of those that it starts
+def _speak(server: MCPServer, lane: Lane, threads: int, spoken: Future[None]) -> None:
+    """Serve the protocol, away from the cores on which the referee times: its last ones.
+
+    Signals are left to the main thread: one that this thread took would not wake that one up.
+    """
     try:
-        anyio.run(server.run_stdio_async)
-    except* BrokenPipeError:
-        pass  # the client has gone without closing its side first
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) > threads:
+            os.sched_setaffinity(0, cpus[:-threads])  # of this thread, and of those that it starts
+        anyio.run(_serve_client, server)
+        spoken.set_result(None)
+    except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+        spoken.set_exception(error)
     finally:
         lane.end()
+
+
+async def _serve_client(server: MCPServer) -> None:
+    """Until the client closes one of its sides."""
+    try:
+        await server.run_stdio_async()
+    except* BrokenPipeError:
+        pass  # the one that it reads

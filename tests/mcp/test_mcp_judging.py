@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
@@ -103,6 +104,15 @@ def test_after_a_fault_of_the_machine_all_is_opened_anew_once(sessions, judge):
     assert len(sessions.judged()) == 5
 
 
+@pytest.fixture
+def _signals_given_back():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals_given_back")
 def test_a_lane_skips_what_was_cancelled_and_hands_back_errors():
     lane, done = Lane(), []
     lane.submit(lambda: done.append("cancelled")).cancel()
@@ -116,3 +126,16 @@ def test_a_lane_skips_what_was_cancelled_and_hands_back_errors():
     assert not lane.signalled
     with pytest.raises(ZeroDivisionError):
         failed.result()
+
+
+@pytest.mark.usefixtures("_signals_given_back")
+def test_a_signal_ends_a_lane_and_the_job_in_hand_which_is_told():
+    lane = Lane()
+    running = lane.submit(lambda: (signal.raise_signal(signal.SIGINT), signal.pause()))
+    never = lane.submit(list)
+    lane.run()
+    assert lane.signalled
+    assert not never.done()
+    with pytest.raises(MachineError, match="stopped"):
+        running.result()
+    signal.raise_signal(signal.SIGTERM)  # does nothing any more

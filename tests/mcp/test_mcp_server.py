@@ -14,6 +14,7 @@ import pytest
 
 from kernelwright.records import Status, Verdict
 
+pytestmark = pytest.mark.untimed
 TOOLS = {"best", "evaluate", "get_problem", "history", "list_problems", "profile", "submit"}
 
 
@@ -252,3 +253,17 @@ def test_the_end_drops_what_is_judged_and_leaves_no_process(processes, way, fold
         rest = [json.loads(line) for line in process.stdout]
     assert all(message["jsonrpc"] == "2.0" for message in rest)
     assert not any(map(alive, workers))
+
+
+def test_a_client_that_is_gone_at_once_is_no_fault(folder, command):
+    argv, environment = command
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        cwd=folder,
+        env=environment(folder),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
