@@ -205,7 +205,8 @@ class ProblemJob:
         winner = choose_winner(attempts, self.baseline, confirm, ledger.evaluation)
         if winner.evaluation is None:
             last = attempts[-1].verdict.status if attempts else None
-            return self._failed(started, winner.reason, rounds=len(attempts), last=last)
+            reason = winner.reason if attempts else _why_nothing(state) or winner.reason
+            return self._failed(started, reason, rounds=len(attempts), last=last)
         verdict = winner.evaluation.verdict
         return RunResult(
             problem=self.problem.id,
@@ -265,6 +266,11 @@ class ProblemJob:
 
     def _emit(self, kind: EventKind, **data: Any) -> None:
         self.tell(CampaignEvent(kind, self.problem.id, data))
+
+
+def _why_nothing(state: StepState) -> str:
+    """Why no candidate came of any round; empty where no role failed."""
+    return f"no candidate in {state['round']} rounds: {state['failures'][-1]['reason']}" if state["failures"] else ""
 
 
 def _ranked(attempts: Sequence[Attempt], baseline: str) -> tuple[RankedKernel, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
 
-from llm_server import Answer, Asked, Cut, Hangup, Refusal, Script, Tokens, overloaded, rate_limited
+from llm_server import Answer, Asked, Cut, Hangup, Refusal, Tokens, overloaded, rate_limited
 
 from kernelwright.records import sha256_text
 
@@ -55,11 +57,27 @@ FAULTS: tuple[Callable[[Asked], object], ...] = (
 )
 
 
-def faulty(every: int) -> Script:
-    """Answers, but for one request in ``every``, which gets one fault after the other."""
+CONTENT = FAULTS[6:]  # a reply comes, whatever is wrong with it
 
-    def script(asked: Asked) -> object:
-        turn, rest = divmod(asked.number, every)
-        return FAULTS[turn % len(FAULTS)](asked) if rest == every - 1 else well_behaved(asked)
 
-    return script  # type: ignore[return-value]
+class Faulty:
+    """Answers, but for one request in ``every``, whose fault depends on what is asked and how often it was before.
+
+    So it is the same one whatever threads do.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.faults: Counter[int] = Counter()  # by their position in FAULTS
+        self._every = every
+        self._times: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, asked: Asked) -> object:
+        with self._lock:
+            self._times[asked.text] += 1
+            lot = int(sha256_text(f"{self._times[asked.text]} {asked.text}")[:12], 16)
+            if lot % self._every:
+                return well_behaved(asked)
+            fault = lot // self._every % len(FAULTS)
+            self.faults[fault] += 1
+        return FAULTS[fault](asked)
