@@ -98,11 +98,17 @@ class LaneSession:
         self._use(lambda session: None)
 
     def judge(
-        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+        self,
+        candidate: Candidate,
+        *,
+        control: bool = False,
+        time: bool = True,
+        confirm: bool = False,
+        explain: bool = False,
     ) -> Evaluation:
         """Judge one candidate."""
         evaluation: Evaluation = self._use(
-            lambda session: session.judge(candidate, control=control, time=time, confirm=confirm)
+            lambda session: session.judge(candidate, control=control, time=time, confirm=confirm, explain=explain)
         )
         return evaluation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,8 @@ class ProblemJob:
             problem=self.problem,
             coder=self.coder,
             judge=self.judge,
-            evaluate=session.judge,
+            # Whoever reads the evidence and is no rule can make something of a profile.
+            evaluate=partial(session.judge, explain=isinstance(self.judge, ModelRole)),
             ledger=ledger,
             bench=Workbench(session.call),
             backend=self.config.backend,

@@ -13,9 +13,15 @@ class Session(Protocol):
     """What a run needs of the referee for one problem."""
 
     def judge(
-        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+        self,
+        candidate: Candidate,
+        *,
+        control: bool = False,
+        time: bool = True,
+        confirm: bool = False,
+        explain: bool = False,
     ) -> Evaluation:
-        """Judge one candidate."""
+        """Judge one candidate. ``explain``: profile it as well where it is timed."""
         ...
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:

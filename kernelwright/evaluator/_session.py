@@ -147,6 +147,7 @@ class ProblemSession:
         confirm: bool = False,
         screen: bool = True,
         profile: bool = True,
+        explain: bool = False,
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -156,6 +157,7 @@ class ProblemSession:
             confirm: time it in fresh process pairs instead; what is published is always such a confirmation.
             screen: whether the screen may refuse; without it, its findings inform only (to test the later stages).
             profile: compile a GPU's kernels for its architectures as well, and say what they take.
+            explain: say where the time goes of what was timed without a confirmation, too, which takes seconds.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -178,6 +180,7 @@ class ProblemSession:
                     timed=timed,
                     confirm=confirm,
                     profile=profile and progress.device is None,
+                    explain=explain,
                 )
         except Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
@@ -290,6 +293,7 @@ class ProblemSession:
         timed: bool,
         confirm: bool,
         profile: bool,
+        explain: bool,
     ) -> None:
         if profile and candidate.backend == "triton":  # nothing is timed meanwhile
             progress.beside = self._beside.submit(self._static_profile, candidate, progress)
@@ -323,8 +327,9 @@ class ProblemSession:
                 self._on_stage("confirm")
                 bench.timekeeper.confirm(candidate, check_set, progress)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
+        if timed and (confirm or explain):
             if progress.device is not None:
-                self._examine(progress.device, candidate, check_set, progress)
+                self._examine(progress.device, candidate, check_set, progress, sanitize=confirm)
             else:
                 with progress.timed("profile"):
                     self._on_stage("profile")
@@ -520,7 +525,9 @@ class ProblemSession:
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message
 
-    def _examine(self, device: Device, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> None:
+    def _examine(
+        self, device: Device, candidate: Candidate, check_set: truth.CheckSet, progress: Progress, *, sanitize: bool
+    ) -> None:
         """Let the tools of a device look at a winner; what is wrong with it costs it its time as well."""
         examination = Examination(
             examiner=self._referee.examiner(device),
@@ -529,9 +536,10 @@ class ProblemSession:
             check_set=check_set,
             working_set_bytes=self._bench(device).clockwork.pool_bytes(check_set),
         )
-        with progress.timed("sanitize"):
-            self._on_stage("sanitize")
-            examination.sanitize(progress)
+        if sanitize:
+            with progress.timed("sanitize"):
+                self._on_stage("sanitize")
+                examination.sanitize(progress)
         with progress.timed("profile"):
             self._on_stage("profile")
             static = None if candidate.backend == "cpp" else self._static_profile(candidate, progress)

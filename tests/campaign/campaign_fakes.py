@@ -187,7 +187,13 @@ class FakeSession:
     on_stage: Callable[[str], None]
 
     def judge(
-        self, candidate: Candidate, *, control: bool = False, time: bool = True, confirm: bool = False
+        self,
+        candidate: Candidate,
+        *,
+        control: bool = False,
+        time: bool = True,
+        confirm: bool = False,
+        explain: bool = False,
     ) -> Evaluation:
         word = candidate.source.splitlines()[0]
         self.referee.point(f"judging {word} {confirm}")
