@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -127,9 +127,16 @@ class Reader:
         """The text with ``HASH`` replaced."""
         if not re.search(r"\bHASH\b", text):
             return text
-        show = ["kernelwright", "runs", "show", "last", "--json"]
-        done = subprocess.run(show, capture_output=True, text=True, env=self.environment, cwd=self.folder, check=True)
-        return re.sub(r"\bHASH\b", json.loads(done.stdout)["problems"][0]["candidate"][:12], text)
+        won = next(run["run"] for run in self.told("runs", "list")["runs"] if run["won"])
+        return re.sub(r"\bHASH\b", self.told("runs", "show", won)["problems"][0]["candidate"][:12], text)
+
+    def told(self, *words: str) -> Any:
+        """What a command says in JSON."""
+        command = ["kernelwright", *words, "--json"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment, cwd=self.folder, check=True
+        )
+        return json.loads(done.stdout)
 
     def run(self, block: Block, command: list[str], code: int) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
