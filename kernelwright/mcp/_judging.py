@@ -64,9 +64,11 @@ class Judging:
         self.close()
 
     def judge(
-        self, candidate: Candidate, problem: Problem, *, time: bool = True, confirm: bool = False, tell: Tell
+        self, candidate: Candidate, problem: Problem, *, time: bool = True, explain: bool = False, tell: Tell
     ) -> Evaluation:
         """Judge a candidate, as :func:`kernelwright.evaluate` does; ``tell`` is told each stage.
+
+        ``explain``: profile it as well where it is timed.
 
         Raises:
             UsageError: the settings ask for what cannot be.
@@ -74,31 +76,31 @@ class Judging:
         """
         self._tell = tell
         try:
-            return self._judge(candidate, problem, time=time, confirm=confirm)
+            return self._judge(candidate, problem, time=time, explain=explain)
         except SandboxError:
             raise
         except MachineError:
-            return self._judge(candidate, problem, time=time, confirm=confirm)
+            return self._judge(candidate, problem, time=time, explain=explain)
         finally:
             self._tell = _tell_nobody
 
-    def _judge(self, candidate: Candidate, problem: Problem, *, time: bool, confirm: bool) -> Evaluation:
+    def _judge(self, candidate: Candidate, problem: Problem, *, time: bool, explain: bool) -> Evaluation:
         try:
-            return self._judge_in_session(candidate, problem, time=time, confirm=confirm)
+            return self._judge_in_session(candidate, problem, time=time, explain=explain)
         except BaseException:
             self.close()
             raise
 
-    def _judge_in_session(self, candidate: Candidate, problem: Problem, *, time: bool, confirm: bool) -> Evaluation:
+    def _judge_in_session(self, candidate: Candidate, problem: Problem, *, time: bool, explain: bool) -> Evaluation:
         try:
             held = self._session(problem, candidate.backend)
             held.judged += 1
-            return held.session.judge(candidate, time=time, confirm=confirm)
+            return held.session.judge(candidate, time=time, explain=explain)
         except InvalidReferenceError:
             # As a verdict, which is what the referee makes of it; anew, since a session's own worker may have gone.
             self._forget(problem)
             return self._opened().evaluate(
-                candidate, problem, baselines=self._settings.baselines, time=time, confirm=confirm, on_stage=self._tell
+                candidate, problem, baselines=self._settings.baselines, time=time, on_stage=self._tell
             )
 
     def _session(self, problem: Problem, backend: Backend) -> _Open:

@@ -148,8 +148,8 @@ class Tools:
     ) -> dict[str, Any]:
         """Where the time of exactly one kernel goes. Give `candidate` or `source`; the other two go with `source`.
 
-        The kernel is judged anew, timed in fresh processes and then replayed under a profiler, which takes several
-        times as long as `evaluate`. `profile` says what bounds it, with metrics and notes; for a GPU's kernels without
+        The kernel is judged anew, timed, and then replayed under a profiler, which takes about twice as long as
+        `evaluate`. `profile` says what bounds it, with metrics and notes; for a GPU's kernels without
         a GPU, what they take of one (registers, spills, occupancy). It is null where the kernel did not pass, or where
         `reason` or `profile_fault` says why there is none. Nothing is stored.
         """
@@ -161,7 +161,7 @@ class Tools:
                 given = await self._stored(candidate, found)
             else:
                 given = _candidate(found, source or "", backend, knobs, author=_author(context))
-            evaluation = await self._judge(context, given, found, confirm=True)
+            evaluation = await self._judge(context, given, found, explain=True)
             verdict = _verdict(evaluation)
             names = ("candidate", "problem", "backend", "status", "reason", "stage", "timing", "profile", "environment")
             return {**{name: verdict[name] for name in names}, "profile_fault": evaluation.artifacts.get("profile")}
@@ -173,7 +173,7 @@ class Tools:
         return await anyio.to_thread.run_sync(self._answers.candidate, sha_prefix, problem)
 
     async def _judge(
-        self, context: Context, candidate: Candidate, problem: Problem, *, time: bool = True, confirm: bool = False
+        self, context: Context, candidate: Candidate, problem: Problem, *, time: bool = True, explain: bool = False
     ) -> Evaluation:
         """Wait for the referee's turn and its verdict, telling the client each stage.
 
@@ -192,7 +192,7 @@ class Tools:
                 loop.call_soon_threadsafe(notify, stage)
 
         judgement = self._lane.submit(
-            lambda: self._judging.judge(candidate, problem, time=time, confirm=confirm, tell=tell)
+            lambda: self._judging.judge(candidate, problem, time=time, explain=explain, tell=tell)
         )
         return await asyncio.wrap_future(judgement)
 

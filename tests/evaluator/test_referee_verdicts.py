@@ -57,6 +57,14 @@ def test_a_confirmation_uses_fresh_processes(judge_softmax):
     assert {s.phase for s in evaluation.samples} == {"confirm"}
 
 
+def test_a_search_says_where_the_time_goes_only_where_that_is_asked_for(judge_softmax):
+    plain, explained = judge_softmax(RIGHT).verdict, judge_softmax(RIGHT, explain=True).verdict
+    assert plain.profile is None
+    assert (explained.status, explained.stage, explained.timing.confirmed) == (Status.PASSED, Stage.TIMED, False)
+    assert explained.profile.metrics["distance_to_roofline"] > 0
+    assert "profile" in explained.seconds
+
+
 @pytest.mark.untimed
 @pytest.mark.parametrize(
     ("after", "status"),

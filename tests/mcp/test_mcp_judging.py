@@ -45,7 +45,7 @@ class _Noted:
         self.sessions.log.append(f"open {problem.name} {backend}")
         return _Noted(self.sessions, f"{problem.name} {backend}")
 
-    def judge(self, candidate, *, time, confirm):
+    def judge(self, candidate, *, time, explain):
         self.sessions.log.append(f"judge {self.name}")
         if self.sessions.faults:
             raise self.sessions.faults.pop(0)
