@@ -167,7 +167,8 @@ def run_step(
 
     config = thread_config(run_id, problem_id, rounds, samples)
     snapshot = graph.get_state(config)
-    if snapshot.values and not snapshot.next:
+    # Not by ``snapshot.next``: it is empty as well where a node's writes are kept, and the checkpoint after it is not.
+    if snapshot.values and snapshot.values["stop"]:
         return StepResult(cast(StepState, snapshot.values), "")
     start: Any = None if snapshot.values else initial_state(run_id, problem_id, rounds)
     if snapshot.interrupts:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, ScriptedJudge, make_problem, no_point
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from kernelwright.agents import StepTools, Workbench, attempts_of, build_step, initial_state, open_checkpoints, run_step
 from kernelwright.errors import MachineError, StoreError
@@ -141,6 +142,42 @@ def test_a_stopped_loop_goes_on_where_it_was(checkpoints, stop_after):
     assert step.nodes == whole.nodes
     assert result.state["stop"] == "all 3 rounds done"
     assert [e.candidate.sha256 for e in step.ledger.evaluations] == list(step.ledger.proposals)
+
+
+class Dead(BaseException):
+    """The process ends here."""
+
+
+def dying(monkeypatch, count: int, *, after: bool) -> None:
+    """Let the process end before or after the ``count``-th time that the checkpoint file is written."""
+    seen = itertools.count(1)
+    for name in ("put", "put_writes"):
+        real = getattr(SqliteSaver, name)
+
+        def write(*args, real=real, **named):
+            number = next(seen)
+            if number == count and not after:
+                raise Dead
+            result = real(*args, **named)
+            if number == count:
+                raise Dead
+            return result
+
+        monkeypatch.setattr(SqliteSaver, name, write)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("count", range(1, 18))
+def test_a_loop_that_died_between_any_two_writes_ends_like_a_whole_one(checkpoints, monkeypatch, count, after):
+    step = Step(rounds=2)
+    with monkeypatch.context() as dead:
+        dying(dead, count, after=after)
+        with pytest.raises(Dead):
+            step.run(checkpoints)
+    result = step.run(checkpoints)
+    assert result.state["stop"] == "all 2 rounds done"
+    assert len(step.ledger.evaluations) == 2
+    assert [attempt["round"] for attempt in result.state["attempts"]] == [0, 1]
 
 
 def test_a_finished_loop_is_not_run_again(checkpoints):
