@@ -167,14 +167,15 @@ def run_step(
 
     config = thread_config(run_id, problem_id, rounds, samples)
     snapshot = graph.get_state(config)
+    begun = "stop" in snapshot.values  # a process may have died when nothing but empty channels was kept
     # Not by ``snapshot.next``: it is empty as well where a node's writes are kept, and the checkpoint after it is not.
-    if snapshot.values and snapshot.values["stop"]:
+    if begun and snapshot.values["stop"]:
         return StepResult(cast(StepState, snapshot.values), "")
-    start: Any = None if snapshot.values else initial_state(run_id, problem_id, rounds)
+    start: Any = None if begun else initial_state(run_id, problem_id, rounds)
     if snapshot.interrupts:
         start = Command(resume={awaited.id: True for awaited in snapshot.interrupts})
     control = RunControl()
-    state = cast(StepState, dict(snapshot.values or start))
+    state = cast(StepState, dict(snapshot.values) if begun else start)
     awaited: list[str] = []
     try:
         for update in graph.stream(start, config, stream_mode="updates", durability="sync", control=control):

@@ -53,8 +53,13 @@ class Driver:
         """How the store stands after the next life."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, self._process.communicate()[1][-3000:]
+        assert line, self.errors()
         return json.loads(line)
+
+    def errors(self) -> str:
+        """What it has said on standard error; it is over then."""
+        self._process.kill()
+        return self._process.communicate()[1][-3000:]
 
     def go_on(self) -> None:
         """Let the next life begin."""
@@ -99,7 +104,7 @@ def test_a_run_that_is_killed_again_and_again_ends_like_an_undisturbed_one(tmp_p
     with serve(well_behaved) as server, Driver(tmp_path, server, KILLS) as driver:
         while True:
             life = driver.life()
-            assert life["code"] <= 0, "a life ends by a signal, or well"
+            assert life["code"] <= 0, f"a life ends by a signal, or well:\n{driver.errors()}"
             asked = [sha256_text(prompt_of(one)) for one in server.asked[first_new:]]
             assert not committed.intersection(asked), "no question is sent again whose reply was committed"
             assert life["spent"][0] >= spent[0]
