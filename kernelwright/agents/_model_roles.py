@@ -22,7 +22,7 @@ from kernelwright.agents._replies import (
     unfenced,
 )
 from kernelwright.agents._roles import Attempt, CoderError, Proposal, StepContext
-from kernelwright.agents.llm import ModelClient, Parameters, Place
+from kernelwright.agents.llm import FILE_WORDS, ModelClient, Parameters, Place
 from kernelwright.prompts import DeviceFacts, KernelView, Move, Task, exemplar_for, render
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
@@ -61,7 +61,8 @@ class ModelRole:
 
     def __init__(self, spec: str, tools: ModelTools | None = None) -> None:
         self.spec = spec
-        self.name = spec
+        word = spec.partition(":")[0]
+        self.name = word if word in FILE_WORDS else spec  # places on this machine are nobody's name
         self._tools = tools
 
     def with_tools(self, tools: ModelTools) -> Self:
@@ -146,7 +147,7 @@ class ModelCoder(ModelRole):
                 backend=context.backend,
                 parents=tuple(parent.candidate.sha256 for parent in parents),
                 operator=assignment.mode,
-                author=self.spec,
+                author=self.name,
                 prompt_sha256=prompt,
                 note=plan,
             )

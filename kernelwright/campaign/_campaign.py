@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints
-from kernelwright.agents.llm import Limits, Models, is_model
+from kernelwright.agents.llm import Limits, Models, absolute_spec, is_model
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
@@ -51,8 +51,8 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
     """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same."""
     return RunConfig(
         problems=tuple(problems),
-        coder=settings.coder,
-        judge=settings.judge,
+        coder=absolute_spec(settings.coder),
+        judge=absolute_spec(settings.judge),
         backend=settings.backend,
         rounds=settings.rounds,
         max_minutes=settings.max_minutes,

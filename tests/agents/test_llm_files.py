@@ -177,6 +177,17 @@ def test_a_place_without_a_reply_is_told(tmp_path, place):
     assert raised.value.kind == "rejected"
 
 
+def test_another_recording_of_the_same_name_is_another_model(tmp_path):
+    models = set()
+    for folder, reply in (("a", "one"), ("b", "two")):
+        path = tmp_path / folder / "run.jsonl"
+        path.parent.mkdir()
+        path.write_text(write_recording([recorded(reply=reply)]))
+        models.add(ReplayProvider(path).model)
+    assert len(models) == 2
+    assert not any("/" in model for model in models)
+
+
 def test_what_is_no_recording_is_named_with_its_line(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(write_recording([recorded()]) + '\n{"problem": "x"}\n')

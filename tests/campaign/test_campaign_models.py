@@ -277,6 +277,25 @@ def test_a_person_can_be_the_model(tmp_path, store):
     assert store.spending(result.run_id).tokens == 0
 
 
+def test_a_run_keeps_no_place_of_this_machine_but_in_what_it_was_asked_to_do(tmp_path, store):
+    result = campaign(mailbox_settings(tmp_path), store, tell=Correspondent())[0].run(problems(1))
+    text = record_run(store, result.run_id)[0]
+    assert str(tmp_path) not in text
+    authors = {e.evaluation.candidate.author for e in store.evaluations(run_id=result.run_id)}
+    assert authors == {"mailbox"}
+
+
+def test_a_mailbox_is_the_same_folder_wherever_the_run_is_resumed(tmp_path, store, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = settings_of(tmp_path, coder="mailbox:box", judge="scripted", rounds=1, mailbox_minutes=0)
+    result = campaign(settings, store)[0].run(problems(1))
+    monkeypatch.chdir("/")
+    asked = []
+    campaign(settings, store, tell=asked.append)[0].resume(result.run_id)
+    (awaiting,) = [event for event in asked if event.kind == "awaiting"]
+    assert awaiting.data["places"][0].startswith(str(tmp_path / "box"))
+
+
 def test_a_run_without_patience_pauses_and_is_resumed_when_replies_have_come(tmp_path, store):
     settings = mailbox_settings(tmp_path, mailbox_minutes=0)
     correspondent, asked = Correspondent(), []

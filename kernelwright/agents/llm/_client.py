@@ -85,7 +85,7 @@ class ModelClient:
     @property
     def spec(self) -> str:
         """The model as the command line names it."""
-        return f"{self.provider.name}:{self.provider.model}"
+        return f"{self.provider.name}:{self.provider.model}".rstrip(":")
 
     def ask(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Answer:
         """The reply to a request, and a note in the store that the run used it at this place.

@@ -26,9 +26,10 @@ _FENCED = re.compile(r"^(?P<fence>`{3,}|~{3,})[^\n]*\n(?P<body>.*?)^(?P=fence)\s
 
 
 class MailboxProvider:
-    """See the module. ``model`` is the folder."""
+    """See the module. Who answers is nobody's name: a reply to the same prompt is the same in any folder."""
 
     name = "mailbox"
+    model = ""
     metered = False
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
@@ -39,7 +40,6 @@ class MailboxProvider:
         """
         self._folder = folder.absolute()
         self._now = now
-        self.model = str(self._folder)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

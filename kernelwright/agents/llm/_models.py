@@ -20,7 +20,8 @@ from kernelwright.errors import UsageError
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-MODEL_WORDS = frozenset({*KEY_NAMES, "mailbox", "replay"})
+FILE_WORDS = frozenset({"mailbox", "replay"})
+MODEL_WORDS = FILE_WORDS | set(KEY_NAMES)
 _A_PROMPT = 20_000  # tokens; only to see whether a price is known for prompts as they are
 
 
@@ -32,6 +33,12 @@ def is_metered(spec: str) -> bool:
 def is_model(spec: str) -> bool:
     """Whether a specification names a language model."""
     return spec.partition(":")[0] in MODEL_WORDS
+
+
+def absolute_spec(spec: str) -> str:
+    """A specification that means the same wherever it is read: folders and files become absolute."""
+    word, _, rest = spec.partition(":")
+    return f"{word}:{Path(rest).absolute()}" if word in FILE_WORDS and rest else spec
 
 
 class Models:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kernelwright.agents.llm._faults import ModelFault
 from kernelwright.agents.llm._types import Place, Reply, Request, Stop
 from kernelwright.errors import UsageError
-from kernelwright.records import Record
+from kernelwright.records import Record, sha256_text
 
 
 class RecordedReply(Record):
@@ -75,7 +75,7 @@ def write_recording(replies: Iterable[RecordedReply]) -> str:
 
 
 class ReplayProvider:
-    """Gives the replies of a recording at the places where they were given. ``model`` is the file.
+    """Gives the replies of a recording at the places where they were given. ``model`` names its file and content.
 
     Prompts may differ, since timings do; the reply says which prompt it was given to.
     """
@@ -85,8 +85,8 @@ class ReplayProvider:
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError like :func:`read_recording`."""
-        self.model = str(path)
         self._replies = read_recording(path)
+        self.model = f"{path.name}@{sha256_text(path.read_bytes())[:12]}"
 
     @property
     def problems(self) -> frozenset[str]:
