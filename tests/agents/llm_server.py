@@ -104,14 +104,17 @@ class Raw:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
 class Hang:
     """Nothing comes, until the server is told to let go or closed."""
 
 
+@dataclass(frozen=True)
 class Comments:
     """Comments that keep the connection alive, and nothing else, until the client hangs up."""
 
 
+@dataclass(frozen=True)
 class Hangup:
     """The connection closes before a reply begins."""
 
