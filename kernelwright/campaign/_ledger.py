@@ -20,6 +20,7 @@ class StoreLedger:
         self._store = store
         self._run_id = run_id
         self._problem_id = problem_id
+        self._read: dict[str, Evaluation] = {}
 
     def save_proposal(self, candidate: Candidate) -> str:
         """Store a candidate before it is judged; returns its hash."""
@@ -42,8 +43,10 @@ class StoreLedger:
         return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, llm_calls=calls)
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
-        """The evaluation under an id."""
-        return self._store.evaluation(evaluation_id).evaluation
+        """The evaluation under an id, read once: evidence never changes."""
+        if evaluation_id not in self._read:
+            self._read[evaluation_id] = self._store.evaluation(evaluation_id).evaluation
+        return self._read[evaluation_id]
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         """Append a Judge's advice, unless a process that was killed did so already."""
