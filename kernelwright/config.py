@@ -41,6 +41,8 @@ API_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 # Variables of others that are read where our own is not set.
 ALIASES = {"openai_base_url": "OPENAI_BASE_URL", "anthropic_base_url": "ANTHROPIC_BASE_URL"}
 
+KEYS_GO_TO = frozenset(ALIASES)  # settings that say where keys are sent
+
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
@@ -383,6 +385,13 @@ def _from_file(config_file: Path | None, cwd: Path) -> dict[str, _Given]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no valid TOML: {error}", hint="mend the file", file=str(path)) from error
     _refuse_unknown(table, f"file {path}")
+    if config_file is None and (places := sorted(KEYS_GO_TO & set(table))):
+        raise UsageError(
+            f"{places[0]} is not taken from {path}, which merely lies in the working folder: keys are sent there",
+            hint=f"set {ENV_PREFIX}{places[0].upper()}, or name the file with --config",
+            key=places[0],
+            file=str(path),
+        )
     return {name: _Given(value, f"file {path}", path.parent) for name, value in table.items()}
 
 

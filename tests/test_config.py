@@ -257,3 +257,13 @@ def test_debug_variable(value, wanted):
 def test_every_setting_says_what_it_is():
     assert all(field.description for field in Settings.model_fields.values())
     assert config.__all__ == sorted(config.__all__)
+
+
+@pytest.mark.parametrize("name", ["openai_base_url", "anthropic_base_url"])
+def test_keys_are_not_sent_where_a_file_in_the_working_folder_says(tmp_path, name):
+    path = tmp_path / "kernelwright.toml"
+    path.write_text(f'{name} = "http://localhost:9/v1"\n')
+    with pytest.raises(UsageError, match="keys are sent there") as caught:
+        Settings.load(env={}, cwd=tmp_path)
+    assert f"KERNELWRIGHT_{name.upper()}" in caught.value.hint
+    assert getattr(Settings.load(env={}, cwd=tmp_path, config_file=path), name) == "http://localhost:9/v1"

@@ -100,32 +100,31 @@ class ProblemJob:
         """
         started = self.watch.seconds
         session = self.lane.session(self.problem, self.config.backend, self.config.baselines, self._stage)
+        goes_on = False
         try:
             return self._attempts(session, started)
         except Awaiting:
+            goes_on = True
             raise
-        except BaseException:
-            session.close()
-            raise
+        finally:
+            if not goes_on:
+                session.close()
 
     def _attempts(self, session: LaneSession, started: float) -> RunResult:
         for left in reversed(range(ATTEMPTS_ON_MACHINE_ERROR)):
             try:
-                row = self._work(session, started)
-                session.close()
-                return row
+                return self._work(session, started)
             except ModelStopped as stopped:
                 raise Stopped(stopped.message) from None
             except BudgetReached as reached:
                 self._emit("note", text=reached.message)
                 raise Stopped("budget") from None
             except (InvalidReferenceError, CoderError) as error:
-                session.close()
                 return self._failed(started, str(error), invalid=isinstance(error, InvalidReferenceError))
             except SandboxError:
                 raise
             except MachineError as error:
-                session.close()
+                session.close()  # the next try gets a new one
                 self.store.event(self.run_id, "machine-error", {"problem": self.problem.id, "error": str(error)})
                 self._emit("note", text=f"fault of the machine: {error}" + ("; trying again" if left else ""))
                 if not left:

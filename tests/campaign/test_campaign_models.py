@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
-from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
+from campaign_fakes import FakeReferee, default_signals, make_problem, register_scripted_roles
 from campaign_models import CONTENT, FAULTS, Faulty, reply_to, tokens_of, well_behaved
-from llm_server import Answer, serve
+from llm_server import Answer, Hang, serve
 
 from kernelwright.campaign import Campaign, record_run
 from kernelwright.config import Settings
@@ -187,6 +188,62 @@ def test_a_budget_stops_the_run_and_a_larger_one_lets_it_go_on(tmp_path, store):
     assert again.status == "finished"
     assert store.spending(first.run_id).tokens > spent.tokens
     assert store.run(first.run_id).config.max_tokens == 10_000_000
+
+
+def test_the_referees_time_is_a_budget_too(tmp_path, store):
+    with serve(well_behaved) as server:
+        settings = settings_of(tmp_path, server, parallel_problems=1, max_device_seconds=0.25)
+        first = campaign(settings, store)[0].run(problems(2))  # each evaluation takes 0.1 s of it
+        assert (first.status, first.reason) == ("paused", "budget")
+        assert store.device_seconds(first.run_id) == pytest.approx(0.3)
+        again = campaign(settings, store)[0].resume(first.run_id)
+        assert (again.status, store.device_seconds(first.run_id)) == ("paused", pytest.approx(0.3))
+        again = campaign(settings, store)[0].resume(first.run_id, max_device_seconds=60)
+    assert again.status == "finished"
+
+
+def test_rounds_without_a_gain_end_a_problem(tmp_path, store):
+    with serve(well_behaved) as server:
+        result = campaign(settings_of(tmp_path, server, rounds=9, stall_rounds=2), store)[0].run(problems(1))
+    assert (result.rows[0].rounds, result.rows[0].reason) == (3, "2 rounds without a gain")
+
+
+def test_the_first_signal_lets_requests_in_flight_end_and_pays_for_them(tmp_path, store):
+    def script(asked):
+        if asked.number == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return well_behaved(asked)
+
+    with default_signals(), serve(script) as server:
+        settings = settings_of(tmp_path, server, parallel_problems=2)
+        first = campaign(settings, store, signals=True)[0].run(problems(6))
+        assert first.status == "interrupted"
+        assert {state for (state,) in _states(store)} == {"settled"}
+        asked = len(server.asked)
+        assert asked <= 4
+        again = campaign(settings, store)[0].resume(first.run_id)
+    assert again.status == "finished"
+    texts = [(one.vendor, one.text) for one in server.asked]
+    assert len(texts) == len(set(texts))
+
+
+def test_the_second_signal_ends_a_request_that_nobody_answers(tmp_path, store):
+    def script(asked):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return Hang()
+
+    with default_signals(), serve(script) as server:
+        settings = settings_of(tmp_path, server, parallel_problems=2)
+        result = campaign(settings, store, signals=True)[0].run(problems(2))
+    assert result.status == "interrupted"
+    assert store.run(result.run_id).status == "interrupted"
+    assert store.spending(result.run_id).open == 0
+    assert {state for (state,) in _states(store)} == {"booked"}
+
+
+def _states(store) -> list[tuple[str]]:
+    return [(row["state"],) for row in store.query("SELECT state FROM llm_requests")]
 
 
 def test_samples_are_written_side_by_side(tmp_path, store):
