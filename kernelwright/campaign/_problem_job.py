@@ -271,7 +271,10 @@ class ProblemJob:
 
 def _why_nothing(state: StepState) -> str:
     """Why no candidate came of any round; empty where no role failed."""
-    return f"no candidate in {state['round']} rounds: {state['failures'][-1]['reason']}" if state["failures"] else ""
+    if not state["failures"]:
+        return ""
+    rounds = f"{state['round']} round{'s' * (state['round'] != 1)}"
+    return f"no candidate in {rounds}: {state['failures'][-1]['reason']}"
 
 
 def _ranked(attempts: Sequence[Attempt], baseline: str) -> tuple[RankedKernel, ...]:

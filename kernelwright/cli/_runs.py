@@ -156,7 +156,7 @@ def _requests_table(counts: Sequence[RequestCount]) -> Table:
             count.state,
             str(count.requests),
             f"{count.tokens:,}",
-            f"${count.cost_usd:.4f}",
+            "unknown" if count.cost_usd is None else f"${count.cost_usd:.4f}",
         )
     return made
 

@@ -148,7 +148,8 @@ class Calls(Runs):
     def request_counts(self, run_id: str) -> list[RequestCount]:
         """How a run's requests ended, by role."""
         rows = self._connection.rows(
-            "SELECT role, state, outcome, count(*) AS requests, sum(tokens) AS tokens, total(cost_usd) AS cost_usd "
+            "SELECT role, state, outcome, count(*) AS requests, sum(tokens) AS tokens, "
+            "CASE WHEN count(cost_usd) = count(*) THEN total(cost_usd) END AS cost_usd "
             "FROM llm_requests WHERE run_id = ? GROUP BY role, state, outcome ORDER BY role, state, outcome",
             [run_id],
         )

@@ -182,14 +182,17 @@ class Spending(Record):
 
 
 class RequestCount(Record):
-    """How many requests of a role ended in the same way; ``outcome`` is "reply" or names a fault."""
+    """How many requests of a role ended in the same way; ``outcome`` is "reply" or names a fault.
+
+    ``cost_usd`` is None where the cost of one of them is not known.
+    """
 
     role: str
     state: Literal["open", "settled", "booked", "released"]
     outcome: str
     requests: int
     tokens: int
-    cost_usd: float
+    cost_usd: float | None
 
 
 class LineageEdge(Record):

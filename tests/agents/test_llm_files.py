@@ -88,6 +88,12 @@ def test_a_reply_in_json_is_taken_as_it_is(mailbox):
     assert mailbox.send(request()).text == '{"plan": "p"}'
 
 
+def test_a_reply_without_any_heading_is_for_the_validation_to_refuse(mailbox):
+    stem = stem_of(mailbox, request())
+    settled(stem.with_name(stem.name + ".reply.md"), "Here is my kernel:\n\n```python\nimport torch\n```\n")
+    assert json.loads(mailbox.send(request()).text) == {}
+
+
 def test_a_reply_in_markdown_becomes_the_object(mailbox):
     stem = stem_of(mailbox, request())
     settled(stem.with_name(stem.name + ".reply.md"), MARKDOWN)

@@ -65,6 +65,7 @@ def test_a_run_shows_what_it_asked_of_models(terminal, problem_file, server):
     shown = terminal("runs", "show", "last").stdout
     assert "models: 2 replies" in shown
     assert "cost unknown" in shown
+    assert "$0.0000" not in shown
     assert "of 10,000,000" in shown
 
 

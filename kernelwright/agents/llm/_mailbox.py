@@ -99,7 +99,8 @@ def _from_markdown(text: str, schema: Mapping[str, Any]) -> str:
     """The object that sections stand for, as JSON text. What is wrong with it is the validation's to say."""
     fields: dict[str, Any] = {}
     marks = [mark for mark in _HEADING.finditer(text) if not _inside_a_fence(text, mark.start())]
-    for mark, end in zip(marks, [*(m.start() for m in marks[1:]), len(text)], strict=True):
+    ends = [*(mark.start() for mark in marks), len(text)][1:]
+    for mark, end in zip(marks, ends, strict=True):
         fields[mark[1]] = _value(text[mark.end() : end], schema.get("properties", {}).get(mark[1], {}))
     return json.dumps(fields)
 

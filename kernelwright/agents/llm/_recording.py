@@ -49,7 +49,8 @@ def read_recording(path: Path) -> dict[Place, RecordedReply]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"cannot read the recording {path}: {error}", hint="'kernelwright runs record RUN -o FILE' makes one"
+            f"cannot read the recording {path}: {getattr(error, 'strerror', None) or error}",
+            hint="'kernelwright runs record RUN -o FILE' makes one",
         ) from error
     found = {}
     for number, line in enumerate(lines, 1):
