@@ -66,7 +66,7 @@ class Schedule:
                 self._together(todo)
             if self._reason or not self._waiting:
                 return self._reason
-            todo += self._answered()
+            todo += self._await_answers()
 
     def _one_by_one(self, todo: deque[ProblemJob]) -> None:
         while todo and not self._stop():
@@ -84,6 +84,7 @@ class Schedule:
                     done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
                     for future in done:
                         self._took(running.pop(future), future.result)
+                    todo += self._answered()
             except BaseException:
                 self._watch.request("interrupted")
                 self._abort()
@@ -103,15 +104,20 @@ class Schedule:
         return bool(self._reason)
 
     def _answered(self) -> list[ProblemJob]:
+        """Jobs that waited and can go on."""
+        ready = [waiting for waiting in self._waiting if waiting.answered]
+        self._waiting = [waiting for waiting in self._waiting if waiting not in ready]
+        return [waiting.job for waiting in ready]
+
+    def _await_answers(self) -> list[ProblemJob]:
         """Jobs that can go on. Waits for the first of them."""
         self._tell_waiting([place for waiting in self._waiting for place in waiting.places])
         until = None if self._patience_s is None else self._watch.seconds + self._patience_s
-        while not (ready := [waiting for waiting in self._waiting if waiting.answered]):
+        while not (ready := self._answered()):
             if until is not None and self._watch.seconds >= until:
                 self._reason = "replies"
                 return []
             if reason := self._watch.wait(_LOOK_S):
                 self._reason = reason
                 return []
-        self._waiting = [waiting for waiting in self._waiting if waiting not in ready]
-        return [waiting.job for waiting in ready]
+        return ready

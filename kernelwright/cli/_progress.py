@@ -77,7 +77,9 @@ class Tracker:
         self.activity = ""
         self.best = 0.0
         self.open: set[str] = set()  # problems that are being worked on
+        self.awaited: list[str] = []  # places that were not told of before
         self._order: list[str] = []
+        self._told: set[str] = set()
 
     def take(self, event: CampaignEvent) -> None:
         """Account for an event."""
@@ -106,6 +108,8 @@ class Tracker:
             self.activity = f"{data['role']} writes, {data['characters']:,} characters"
         elif event.kind == "awaiting":
             self.activity = f"{len(data['places'])} replies awaited"
+            self.awaited = [place for place in data["places"] if place not in self._told]
+            self._told.update(self.awaited)
 
     @property
     def elapsed_s(self) -> float:
@@ -129,7 +133,11 @@ class PlainProgress:
     def __call__(self, event: CampaignEvent) -> None:
         """Print what the event says."""
         several = len(self.tracker.open | ({event.problem} if event.problem else set())) > 1
-        name = f"{event.problem.rpartition('/')[2]}: " if several and event.kind != "problem-started" else ""
+        name = (
+            f"{event.problem.rpartition('/')[2]}: "
+            if several and event.problem and event.kind != "problem-started"
+            else ""
+        )
         self.tracker.take(event)
         for line in event_lines(event, self.tracker):
             say(f"[{self.tracker.elapsed_s:5.0f} s] {name}{line.strip() if name else line}")
@@ -159,7 +167,7 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "note":
         return [f"  {data['text']}"]
     if event.kind == "awaiting":
-        return [f"awaiting a reply: {place}.reply.md" for place in data["places"]]
+        return [f"awaiting a reply: {place}.reply.md" for place in tracker.awaited]
     return []
 
 

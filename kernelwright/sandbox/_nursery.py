@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Final
 
 from kernelwright.errors import SandboxError
@@ -30,13 +31,14 @@ class Zygote:
         """
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
+        starting: Future[_spawn.Process] = Future()
         log_fd = os.memfd_create("zygote-log", os.MFD_CLOEXEC)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             with theirs:
                 argv = [sys.executable, "-B", "-m", "kernelwright.sandbox._zygote", str(theirs.fileno())]
                 command = _spawn.Command(argv, env, null, null, log_fd, [theirs.fileno()])
-                self._process = _spawn.spawn(command)
+                self._process = _spawn.spawn(command, starting)
             messages.send_message(self._control, {"isolated": isolated})
             reply, _ = messages.recv_message(self._control, timeout_s=_START_S)
             if reply.get("ready") is not True or reply.get("threads") != 1:
@@ -47,8 +49,7 @@ class Zygote:
             said = os.pread(log_fd, 4096, max(0, os.fstat(log_fd).st_size - 4096)).decode(errors="replace").strip()
             raise SandboxError(f"the zygote did not start: {said or error}", hint="see: kernelwright doctor") from error
         except BaseException:  # interrupted: it has no workers yet, and would go on importing torch
-            if hasattr(self, "_process"):
-                self._process.kill()
+            _spawn.end(starting)
             self.close()
             raise
         finally:

@@ -7,14 +7,14 @@ import json
 import os
 import secrets
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from kernelwright.errors import SandboxError
-from kernelwright.sandbox import _kernel, messages
+from kernelwright.sandbox import _kernel, _spawn, messages
 from kernelwright.sandbox._types import Limits, Probe
 from kernelwright.sandbox._view import package_parent
 
@@ -87,15 +87,11 @@ def _canaries(sandbox: BaseSandbox, *, sockets: int) -> Iterator[dict[str, Any]]
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(f"\0kernelwright-{token}")
         listener.listen()
-        canary = subprocess.Popen(
-            ["/bin/sleep", "300"],
-            env={"KERNELWRIGHT_CANARY": token},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        stack.callback(canary.wait)
-        stack.callback(canary.kill)
+        null = stack.enter_context(open(os.devnull, "r+b", buffering=0)).fileno()
+        starting: Future[_spawn.Process] = Future()
+        stack.callback(_spawn.end, starting)
+        command = _spawn.Command(["/bin/sleep", "300"], {"KERNELWRIGHT_CANARY": token}, null, null, null, [])
+        canary = _spawn.spawn(command, starting)
         yield {
             "token": token,
             "secret": secret,

@@ -6,6 +6,7 @@ Were a worker started from a caller's short-lived thread, it would die with that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -34,21 +35,37 @@ _started_in = 0
 _lock = threading.Lock()
 
 
-def spawn(command: Command) -> Process:
-    """Start a process. Raises OSError where its program cannot be run."""
+def spawn(command: Command, answer: Future[Process] | None = None) -> Process:
+    """Start a process. Raises OSError where its program cannot be run.
+
+    An interrupt of the caller may fall between the process's start and its return from here. A caller that gives the
+    ``answer`` itself, and then hands it to :func:`end`, ends the process in that case as well.
+    """
     global _requests, _started_in
     with _lock:
         if _started_in != os.getpid():  # the first call, or the first after a fork
             _requests, _started_in = queue.SimpleQueue(), os.getpid()
             threading.Thread(target=_serve, args=(_requests,), name="sandbox-spawn", daemon=True).start()
-    answer: Future[Process] = Future()
+    answer = answer or Future()
     _requests.put((command, answer))
     return answer.result()
+
+
+def end(answer: Future[Process]) -> None:
+    """Kill and reap what was or is being started; what was not begun yet never will be."""
+    if answer.cancel():
+        return
+    with contextlib.suppress(OSError):
+        process = answer.result()
+        process.kill()
+        process.wait()
 
 
 def _serve(requests: queue.SimpleQueue[tuple[Command, Future[Process]]]) -> None:
     while True:
         command, answer = requests.get()
+        if not answer.set_running_or_notify_cancel():
+            continue
         try:
             process = subprocess.Popen(
                 list(command.argv),
