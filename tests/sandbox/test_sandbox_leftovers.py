@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright.errors import SandboxError
-from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox, recv_message, send_message
+from kernelwright.sandbox import Limits, WorkerFailed, _spawn, open_sandbox, recv_message, send_message
 
 OWNER = """
 import socket, sys
@@ -39,6 +40,21 @@ def groups(owner):
         for directory, names, _ in os.walk(root):
             found += [f"{directory}/{name}" for name in names if name.startswith(f"kernelwright-{owner}-")]
     return found
+
+
+def children():
+    """Processes below this one that run, without zombies."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                found.setdefault(int(fields[1]), []).append(int(folder.name))
+    below, layer = set(), [os.getpid()]
+    while layer:
+        layer = [child for parent in layer for child in found.get(parent, ())]
+        below.update(layer)
+    return below
 
 
 def directories():
@@ -176,3 +192,21 @@ def test_a_worker_outlives_the_thread_that_started_it(sandbox):
     assert recv_message(ours, timeout_s=30.0)[0] == {"still": "there"}
     started[0].kill()
     ours.close()
+
+
+@pytest.mark.parametrize("program", ["/bin/sleep", sys.executable])
+def test_an_interrupt_just_after_a_start_leaves_no_process(guests, monkeypatch, program):
+    """Of the self-test's canary, and of the zygote: the interrupt comes before the caller holds the process."""
+    start, before = _spawn.spawn, children()
+
+    def interrupted(command, *answer):
+        process = start(command, *answer)
+        if command.argv[0] == program:
+            raise KeyboardInterrupt
+        return process
+
+    monkeypatch.setattr(_spawn, "spawn", interrupted)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(KeyboardInterrupt), open_sandbox("bwrap", python_paths=[guests]) as sandbox:
+        sandbox.start_worker("sandbox_guests:hang", sock=theirs)
+    assert children() <= before
