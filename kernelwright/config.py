@@ -220,6 +220,10 @@ class Settings(BaseModel):
     repairs: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         3, description="times that a model's failed kernel is repaired before it is given up"
     )
+    branch_from: Literal["best", "latest"] = Field("best", description="which kernel a model goes on from")
+    history: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+        16, description="measured moves that a prompt shows at most: the best ones and the latest; 0 for none"
+    )
     stall_rounds: Annotated[Count | None, BeforeValidator(_optional)] = Field(
         None, description="rounds of a model without a gain that end a problem; none for no such end"
     )
@@ -235,6 +239,9 @@ class Settings(BaseModel):
     judge_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
         default_factory=dict, description="given to the judge's model, for example effort=high"
     )
+    verifier_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+        default_factory=dict, description="given to the verifier's model"
+    )
     replies: Literal["reuse", "fresh"] = Field(
         "reuse", description="reuse: replies to equal questions are taken from the store; fresh: of this run only"
     )
@@ -248,6 +255,7 @@ class Settings(BaseModel):
     )
     coder: Word = Field("offline", description="who writes kernels")
     judge: Word = Field("offline", description="who gives advice")
+    verifier: Word = Field("none", description="who predicts failures before a candidate is judged; none: nobody")
     openai_base_url: WebAddress = Field(
         "https://api.openai.com/v1", description="where openai:MODEL is asked; any server of chat completions"
     )

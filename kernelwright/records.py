@@ -392,6 +392,7 @@ class RunConfig(Record):
     problems: tuple[str, ...]
     coder: str = "offline"
     judge: str = "offline"
+    verifier: str = "none"
     backend: Backend = "cpp"
     rounds: int = Field(default=6, ge=1)
     max_minutes: float | None = None

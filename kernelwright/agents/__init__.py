@@ -8,7 +8,14 @@ from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, 
 from kernelwright.agents._nodes import StepState, StepTools, attempts_of, context_of, initial_state
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
-from kernelwright.agents._registry import RoleRegistry, coder_from_spec, coders, judge_from_spec, judges
+from kernelwright.agents._registry import (
+    RoleRegistry,
+    coder_from_spec,
+    coders,
+    judge_from_spec,
+    judges,
+    verifier_from_spec,
+)
 from kernelwright.agents._replies import whole_kernel
 from kernelwright.agents._roles import (
     Assignment,
@@ -26,6 +33,7 @@ from kernelwright.agents._roles import (
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain
+from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
 
 __all__ = [
     "Assignment",
@@ -33,6 +41,7 @@ __all__ = [
     "BranchFromBest",
     "Coder",
     "CoderError",
+    "Forecast",
     "Foresees",
     "Judge",
     "Ledger",
@@ -43,6 +52,7 @@ __all__ = [
     "OfflineCoder",
     "OfflineJudge",
     "OneAtATime",
+    "Past",
     "Peaks",
     "Placement",
     "Proposal",
@@ -53,6 +63,8 @@ __all__ = [
     "StepState",
     "StepTools",
     "Strategy",
+    "TrackRecord",
+    "Verifier",
     "Workbench",
     "at_work",
     "attempts_of",
@@ -62,6 +74,7 @@ __all__ = [
     "coders",
     "context_of",
     "describe_static",
+    "foretold",
     "initial_state",
     "judge_from_spec",
     "judges",
@@ -71,5 +84,7 @@ __all__ = [
     "rounds_without_gain",
     "run_step",
     "static_score",
+    "track_record",
+    "verifier_from_spec",
     "whole_kernel",
 ]

@@ -78,7 +78,7 @@ def build_step(
         graph.add_node(name, _stoppable(tools, work))
     graph.add_conditional_edges(START, _coders(tools), ["propose"])
     graph.add_conditional_edges("propose", _after_propose, ["judge", "decide"])
-    graph.add_conditional_edges("judge", _after_judge, ["judge", "advise"])
+    graph.add_conditional_edges("judge", _after_judge, ["judge", "advise", "decide"])
     graph.add_edge("advise", "decide")
     graph.add_conditional_edges("decide", _after_decide(tools, END), ["propose", END])
     return graph.compile(checkpointer=checkpointer)
@@ -127,8 +127,11 @@ def _after_propose(state: StepState) -> Literal["judge", "decide"]:
     return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "decide"
 
 
-def _after_judge(state: StepState) -> Literal["judge", "advise"]:
-    return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "advise"
+def _after_judge(state: StepState) -> Literal["judge", "advise", "decide"]:
+    if any(proposal["proposal"] for proposal in state["proposals"]):
+        return "judge"
+    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+    return "advise" if judged else "decide"
 
 
 def _after_decide(tools: StepTools, end: str) -> Callable[[StepState], Any]:

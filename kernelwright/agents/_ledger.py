@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kernelwright.agents._verifier import Forecast, Past
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
 
@@ -28,6 +29,18 @@ class Ledger(Protocol):
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         """The evaluation under an id."""
+        ...
+
+    def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
+        """What was said of a candidate in a round of this run."""
+        ...
+
+    def add_forecast(self, forecast: Forecast) -> None:
+        """Keep what a Verifier said."""
+        ...
+
+    def past_forecasts(self) -> list[Past]:
+        """All forecasts of the run, on every problem, with what the referee said."""
         ...
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:

@@ -43,7 +43,8 @@ ALL_BACKENDS: frozenset[Backend] = frozenset({"cpp", "triton", "cuda"})
 class ModelTools:
     """What a model's role works with on one problem of one run.
 
-    ``device`` is asked for when the first prompt is made: finding out takes a moment.
+    ``device`` is asked for when the first prompt is made: finding out takes a moment. A prompt shows at most
+    ``history`` moves.
     """
 
     client: ModelClient
@@ -51,6 +52,7 @@ class ModelTools:
     device: Callable[[], DeviceFacts]
     parameters: Parameters
     max_output_tokens: int
+    history: int = 16
     on_text: Callable[[str, int], None] = lambda role, characters: None
 
 
@@ -88,11 +90,12 @@ class ModelRole:
     ) -> Any:
         tools = self.tools
         reply = REPLIES[prompt]
+        if "history" in data:
+            data = {**data, "history": data["history"] if tools.history else (), "history_limit": tools.history}
         made = render(
             prompt,
             task=tools.task,
             device=tools.device(),
-            history=history_of(context),
             schema_text=json.dumps(schema_of(reply), indent=1),
             **data,
         )
@@ -159,7 +162,13 @@ class ModelCoder(ModelRole):
         asked = self._ask(
             context,
             f"coder-{assignment.mode}",
-            {**_shown(views), "advice": advice, "exemplar": exemplar_for(context.problem, context.backend)},
+            {
+                **_shown(views),
+                "advice": advice,
+                "exemplar": exemplar_for(context.problem, context.backend),
+                "history": history_of(context),
+                "failures": context.failures,
+            },
             sample=assignment.sample,
             also=(KernelReply,) if edits else (EditReply,) if parents else (),
             check=problem,
@@ -186,8 +195,9 @@ class ModelJudge(ModelRole):
             RoleFailed: no reply that can be used.
         """
         view = KernelView.of(evaluation.candidate, evaluation.verdict, evaluation.artifacts)
+        shown = {"kernel": view, "history": history_of(context)}
         if evaluation.verdict.passed:
-            found = self._ask(context, "judge-optimise", {"kernel": view}).value
+            found = self._ask(context, "judge-optimise", shown).value
             return Advice(
                 mode="optimise",
                 bottleneck=found.bottleneck,
@@ -195,7 +205,7 @@ class ModelJudge(ModelRole):
                 plan=found.plan,
                 expected=found.expected_effect,
             )
-        found = self._ask(context, "judge-repair", {"kernel": view}).value
+        found = self._ask(context, "judge-repair", shown).value
         return Advice(mode="repair", bottleneck=found.critical_issue, method=found.why, plan=found.minimal_fix)
 
 

@@ -23,6 +23,7 @@ from kernelwright.agents._roles import (
     Workbench,
 )
 from kernelwright.agents._strategy import OneAtATime, Strategy
+from kernelwright.agents._verifier import Forecast, Verifier, passes_over, track_record
 from kernelwright.errors import KernelwrightError
 from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem
 
@@ -95,7 +96,8 @@ class StepTools:
 
     ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
     begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
-    ``finished`` is asked after every round: a reason ends the problem's loop for good.
+    ``finished`` is asked after every round: a reason ends the problem's loop for good. ``verifier`` is asked about
+    every candidate before it is judged; None where there is none.
     """
 
     problem: Problem
@@ -110,6 +112,7 @@ class StepTools:
     build_ahead: Callable[[Candidate], None] | None = None
     strategy: Strategy = field(default_factory=OneAtATime)
     finished: Callable[[StepContext], str] = lambda context: ""
+    verifier: Verifier | None = None
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
@@ -137,7 +140,17 @@ def context_of(tools: StepTools, state: StepState, assignment: Assignment | None
         baseline=tools.baseline,
         attempts=attempts_of(tools.ledger, state),
         assignment=assignment or Assignment(),
-        failures=tuple(failure["reason"] for failure in state["failures"] if failure["round"] == state["round"] - 1),
+        failures=_failures_since_a_verdict(state),
+    )
+
+
+def _failures_since_a_verdict(state: StepState) -> tuple[str, ...]:
+    """What kept candidates from being judged since the last one that was; rounds are counted from one, as in tables."""
+    judged = max((attempt["round"] for attempt in state["attempts"]), default=-1)
+    return tuple(
+        f"round {failure['round'] + 1}: {failure['reason']}"
+        for failure in state["failures"]
+        if failure["role"] != "judge" and failure["round"] >= judged
     )
 
 
@@ -184,11 +197,19 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
 
 
 def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Have the referee judge the first proposal that waits, unless this run already holds its evaluation."""
+    """Have the referee judge the first proposal that waits, unless this run already holds its evaluation.
+
+    What a Verifier that is believed expects to fail is not judged, and counts as a failure of the round.
+    """
     pending = next(proposal for proposal in state["proposals"] if proposal["proposal"])
     candidate = tools.ledger.proposal(pending["proposal"])
     evaluation_id = tools.ledger.find_evaluation(candidate)
     if evaluation_id is None:
+        forecast = _forecast(tools, state, candidate, pending["sample"])
+        if forecast is not None and forecast.passed_over:
+            reason = f"not judged, since a {forecast.outcome} is expected: {forecast.reason}"
+            failures = [*state["failures"], _failure(state, "verifier", reason)]
+            return {"proposals": pending["sample"], "failures": failures}
         _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
         calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
         evaluation_id = tools.ledger.record(tools.evaluate(candidate), step=state["round"], calls=calls)
@@ -201,6 +222,41 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
         focus="",
     )
     return {"proposals": pending["sample"], "attempts": [*state["attempts"], entry]}
+
+
+def _forecast(tools: StepTools, state: StepState, candidate: Candidate, sample: int) -> Forecast | None:
+    """What the Verifier says of a candidate; None where there is none, or it proved worth too little.
+
+    No round after one in which nothing was judged is left without a verdict: the Coder learns from those alone.
+    """
+    if tools.verifier is None:
+        return None
+    kept = tools.ledger.forecast(candidate, state["round"])
+    if kept is not None:
+        return kept
+    standing = track_record(tools.ledger.past_forecasts()).standing
+    if standing == "switched off":
+        return None
+    prediction = tools.verifier.predict(context_of(tools, state, Assignment(sample=sample)), candidate)
+    if prediction is None:
+        return None
+    forecast = Forecast(
+        round=state["round"],
+        candidate=candidate.sha256,
+        verifier=tools.verifier.name,
+        outcome=prediction.outcome,
+        confidence=prediction.confidence,
+        reason=prediction.reason,
+        passed_over=passes_over(prediction, standing, candidate) and not _nothing_judged_before(state),
+    )
+    tools.ledger.add_forecast(forecast)
+    return forecast
+
+
+def _nothing_judged_before(state: StepState) -> bool:
+    """Whether the round before passed without a verdict."""
+    before = state["round"] - 1
+    return before >= 0 and not any(attempt["round"] == before for attempt in state["attempts"])
 
 
 def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal) -> None:

@@ -123,7 +123,7 @@ class StepContext:
     baseline: str = "eager"
     attempts: tuple[Attempt, ...] = ()
     assignment: Assignment = field(default_factory=Assignment)
-    failures: tuple[str, ...] = ()  # what kept roles from an answer in the round before
+    failures: tuple[str, ...] = ()  # what kept candidates from being judged since the last one that was
 
     @property
     def best(self) -> Attempt | None:

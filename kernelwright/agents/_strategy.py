@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kernelwright.agents._roles import Assignment, Attempt, StepContext
+from kernelwright.agents._roles import Assignment, Attempt, StepContext, best_attempt
 
 EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
 
@@ -34,7 +34,7 @@ class OneAtATime:
 
 
 class BranchFromBest:
-    """Repairs what failed a few times, and otherwise goes on from the best kernel.
+    """Repairs what failed a few times, and otherwise goes on from the best kernel, or from the latest one.
 
     With several samples, the second one crosses the best with the next best of another parentage, and further ones
     start anew, so that a round is no four times the same idea.
@@ -42,11 +42,13 @@ class BranchFromBest:
     Args:
         samples: candidates a round.
         repairs: how often a failed kernel and its repairs are repaired before it is given up.
+        latest: go on from the latest kernel instead of the best one, and repair it for as long as it takes.
     """
 
-    def __init__(self, samples: int = 1, repairs: int = 3) -> None:
+    def __init__(self, samples: int = 1, repairs: int = 3, *, latest: bool = False) -> None:
         self._samples = samples
         self._repairs = repairs
+        self._latest = latest
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
         """One assignment for each sample."""
@@ -64,20 +66,28 @@ class BranchFromBest:
         failed = self._to_repair(context)
         if failed is not None:
             return Assignment(mode="repair", parents=(failed.candidate.sha256,))
-        best = context.best
+        best = self._base(context)
         if best is None:
             return Assignment(mode="new")
         long = len(best.candidate.source) > EDITED_CHARACTERS
         return Assignment(mode="edit" if long else "improve", parents=(best.candidate.sha256,))
 
     def _other(self, context: StepContext, sample: int) -> Assignment:
-        best = context.best
+        best = self._base(context)
         second = next((a for a in self._ranked(context)[1:] if best and not _related(a, best)), None)
         if sample == 1 and best is not None and second is not None:
             return Assignment(mode="cross", parents=(best.candidate.sha256, second.candidate.sha256))
         if sample == 1 and best is not None:
             return Assignment(mode="improve", parents=(best.candidate.sha256,))
         return Assignment(mode="new")
+
+    def _base(self, context: StepContext) -> Attempt | None:
+        """The kernel that is improved: the best one of all, or of the latest round in which one passed."""
+        if not self._latest:
+            return context.best
+        passed = [attempt for attempt in context.attempts if attempt.verdict.passed]
+        newest = tuple(attempt for attempt in passed if attempt.round == passed[-1].round)
+        return best_attempt(newest, context.baseline)
 
     def _to_repair(self, context: StepContext) -> Attempt | None:
         """The failed attempt of the latest round that got furthest, unless it was repaired often enough."""
@@ -87,7 +97,7 @@ class BranchFromBest:
             return None
         by_hash = {attempt.candidate.sha256: attempt for attempt in context.attempts}
         furthest = max(failed, key=lambda attempt: (_progress(attempt), -int(attempt.action.get("sample") or 0)))
-        return furthest if _repairs_before(furthest, by_hash) < self._repairs else None
+        return furthest if self._latest or _repairs_before(furthest, by_hash) < self._repairs else None
 
     def _ranked(self, context: StepContext) -> list[Attempt]:
         ranks = [(attempt, attempt.rank(context.baseline)) for attempt in context.attempts]

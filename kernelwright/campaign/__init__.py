@@ -5,7 +5,9 @@ from __future__ import annotations
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
+from kernelwright.campaign._ledger import verifier_record
 from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
@@ -16,6 +18,7 @@ __all__ = [
     "CampaignResult",
     "Estimate",
     "RankedKernel",
+    "Recipe",
     "RefereeLike",
     "RoleEstimate",
     "RunLock",
@@ -25,11 +28,15 @@ __all__ = [
     "evaluate",
     "export_text",
     "load_drop_in",
+    "load_recipe",
     "optimize",
     "problems_of",
     "read_candidate",
+    "recipe_names",
     "record_run",
     "rows_of",
     "run_config",
+    "verifier_record",
+    "with_recipe",
     "write_atomically",
 ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._campaign import Campaign, OpenReferee, open_local_referee
+from kernelwright.campaign._recipes import with_recipe
 from kernelwright.campaign._results import CampaignEvent
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
@@ -140,7 +141,7 @@ def optimize(
     from kernelwright.datasets import parse_problem, problem_from_module
     from kernelwright.store import Store
 
-    settings = (settings or Settings.load()).with_values("argument", **options)
+    settings = with_recipe((settings or Settings.load()).with_values("argument", **options))
     name = name or type(model).__name__
     source, names = problem_from_module(model, tuple(example_inputs), name)
     problem = parse_problem(source, id=f"captured/level0/{name}", suite="captured", level=0, name=name)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints
+from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints, verifier_from_spec
 from kernelwright.agents.llm import Limits, Models, absolute_spec, is_model
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
@@ -53,6 +53,7 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
         problems=tuple(problems),
         coder=absolute_spec(settings.coder),
         judge=absolute_spec(settings.judge),
+        verifier=absolute_spec(settings.verifier),
         backend=settings.backend,
         rounds=settings.rounds,
         max_minutes=settings.max_minutes,
@@ -103,7 +104,7 @@ class Campaign:
         """Start a run.
 
         Raises:
-            UsageError: no problem, one named twice, or an unknown coder or judge.
+            UsageError: no problem, one named twice, or an unknown coder, judge or verifier.
             SandboxError, MissingToolError: the job cannot run here; no run was created.
             StoreError: the store failed; what was finished is in it.
         """
@@ -111,7 +112,11 @@ class Campaign:
         if not ids or len(set(ids)) != len(ids):
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
         config = run_config(self._settings, ids)
-        coder_from_spec(config.coder, config.backend), judge_from_spec(config.judge)
+        (
+            coder_from_spec(config.coder, config.backend),
+            judge_from_spec(config.judge),
+            verifier_from_spec(config.verifier),
+        )
         with Models(self._settings, _specs(config)) as models, self._open_referee(self._settings) as referee:
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
@@ -230,6 +235,7 @@ class Campaign:
                             checkpointer=checkpointer,
                             coder=roles.coder(problem),
                             judge=roles.judge(problem),
+                            verifier=roles.verifier(problem),
                             watch=watch,
                             lints=LintRecords(self._settings.cache_dir),
                             tell=self._tell,
@@ -285,7 +291,7 @@ class _Run:
 
 def _specs(config: RunConfig) -> tuple[str, ...]:
     """The models that a run asks."""
-    return tuple(spec for spec in (config.coder, config.judge) if is_model(spec))
+    return tuple(spec for spec in (config.coder, config.judge, config.verifier) if is_model(spec))
 
 
 def _is_over(row: RunResult | None) -> bool:

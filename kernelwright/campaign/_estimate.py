@@ -15,6 +15,7 @@ from kernelwright.records import Problem, Record
 CHARACTERS_A_TOKEN = 3.5
 KERNEL_TOKENS = 2500
 ADVICE_TOKENS = 250
+FORECAST_TOKENS = 100
 EVIDENCE_TOKENS = 1200  # about a kernel that a prompt shows
 SECONDS_AN_EVALUATION = 12.0  # where the store knows none yet
 CONFIRMATIONS = 2  # of a problem's best candidates, each some three evaluations long
@@ -71,6 +72,9 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     if is_model(settings.judge):
         prompts = len(problems) * settings.rounds
         roles.append(_role("judge", settings.judge, prompts, int(prompts * each), ADVICE_TOKENS, settings, prices))
+    if is_model(settings.verifier):
+        tokens = int(evaluations * each)
+        roles.append(_role("verifier", settings.verifier, evaluations, tokens, FORECAST_TOKENS, settings, prices))
     seconds = seconds_an_evaluation or SECONDS_AN_EVALUATION
     judged = evaluations + 3 * CONFIRMATIONS * len(problems)
     return Estimate(roles=tuple(roles), evaluations=evaluations, device_minutes=judged * seconds / 60)

@@ -4,10 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernelwright.agents import Forecast, Past, TrackRecord, foretold, track_record
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
 if TYPE_CHECKING:
     from kernelwright.store import Store
+
+FORECAST = "forecast"  # the kind of events that keep them
+
+
+def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
+    """What a run's Verifier said, in order, with the problem that it is about."""
+    return [
+        (event.data["problem"], Forecast.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
+        for event in store.events(run_id, kind=FORECAST)
+    ]
+
+
+def past_forecasts(store: Store, run_id: str) -> list[Past]:
+    """A run's forecasts, each held against the verdict on the same candidate; the first word on it stands."""
+    verdicts = store.search_statuses(run_id)
+    first = {(problem, forecast.candidate): forecast for problem, forecast in reversed(forecasts_of(store, run_id))}
+    past = []
+    for place, forecast in first.items():
+        status = verdicts.get(place)
+        failed = None if status is None else foretold(status)
+        if failed is not None or (status is None and forecast.passed_over):
+            past.append(Past(forecast.fails, failed))
+    return past
+
+
+def verifier_record(store: Store, run_id: str) -> TrackRecord | None:
+    """How right a run's Verifier was; None where it said nothing."""
+    return track_record(past_forecasts(store, run_id)) if forecasts_of(store, run_id) else None
 
 
 class StoreLedger:
@@ -47,6 +76,22 @@ class StoreLedger:
         if evaluation_id not in self._read:
             self._read[evaluation_id] = self._store.evaluation(evaluation_id).evaluation
         return self._read[evaluation_id]
+
+    def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
+        """What was said of a candidate in a round of this run; the first word stands."""
+        said = (
+            forecast for problem, forecast in forecasts_of(self._store, self._run_id) if problem == self._problem_id
+        )
+        return next((one for one in said if (one.candidate, one.round) == (candidate.sha256, step)), None)
+
+    def add_forecast(self, forecast: Forecast) -> None:
+        """Keep what a Verifier said."""
+        data = {"problem": self._problem_id, **forecast.model_dump(mode="json")}
+        self._store.event(self._run_id, FORECAST, data)
+
+    def past_forecasts(self) -> list[Past]:
+        """All forecasts of the run, on every problem, with what the referee said."""
+        return past_forecasts(self._store, self._run_id)
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         """Append a Judge's advice, unless a process that was killed did so already."""

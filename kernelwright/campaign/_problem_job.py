@@ -20,6 +20,7 @@ from kernelwright.agents import (
     StepState,
     StepTools,
     Strategy,
+    Verifier,
     Workbench,
     attempts_of,
     build_step,
@@ -77,6 +78,7 @@ class ProblemJob:
     checkpointer: BaseCheckpointSaver[str]
     coder: Coder
     judge: Judge
+    verifier: Verifier | None
     watch: StopWatch
     lints: LintRecords
     tell: Callable[[CampaignEvent], None]
@@ -149,6 +151,7 @@ class ProblemJob:
             build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
             strategy=self._strategy(),
             finished=self._finished,
+            verifier=self.verifier,
         )
         result = run_step(
             build_step(tools, checkpointer=self.checkpointer),
@@ -171,7 +174,7 @@ class ProblemJob:
 
     def _strategy(self) -> Strategy:
         if isinstance(self.coder, ModelRole):
-            return BranchFromBest(self._samples, self.settings.repairs)
+            return BranchFromBest(self._samples, self.settings.repairs, latest=self.settings.branch_from == "latest")
         return OneAtATime()
 
     def _finished(self, context: StepContext) -> str:
@@ -258,6 +261,8 @@ class ProblemJob:
                 if place not in self.told:
                     self.told.add(place)
                     self._emit("proposed", round=state["round"], text=proposal["reason"])
+        elif node == "judge" and _passed_over(state):
+            self._emit("note", text=f"round {state['round'] + 1}/{state['rounds']}: {state['failures'][-1]['reason']}")
         elif node == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
             self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))
@@ -267,6 +272,12 @@ class ProblemJob:
 
     def _emit(self, kind: EventKind, **data: Any) -> None:
         self.tell(CampaignEvent(kind, self.problem.id, data))
+
+
+def _passed_over(state: StepState) -> bool:
+    """Whether the last thing that the judging node did was to leave a candidate alone."""
+    last = state["failures"][-1] if state["failures"] else None
+    return last is not None and last["role"] == "verifier" and last["round"] == state["round"]
 
 
 def _why_nothing(state: StepState) -> str:

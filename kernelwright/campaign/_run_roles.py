@@ -5,7 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
-from kernelwright.agents import Coder, Judge, ModelTools, at_work, coder_from_spec, judge_from_spec
+from kernelwright.agents import (
+    Coder,
+    Judge,
+    ModelTools,
+    Verifier,
+    at_work,
+    coder_from_spec,
+    judge_from_spec,
+    verifier_from_spec,
+)
 from kernelwright.agents.llm import ModelClient, Parameters
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent
@@ -15,7 +24,7 @@ from kernelwright.records import Backend, DeviceClass, Environment, Problem, Run
 
 
 class RunRoles:
-    """Makes the Coder and the Judge of each problem of a run."""
+    """Makes the Coder, the Judge and the Verifier of each problem of a run."""
 
     def __init__(
         self,
@@ -44,6 +53,14 @@ class RunRoles:
         made: Judge = at_work(judge, lambda spec: self._tools(problem, spec, self._settings.judge_parameters))
         return made
 
+    def verifier(self, problem: Problem) -> Verifier | None:
+        """Who predicts how they will fare; None where nobody does."""
+        verifier = verifier_from_spec(self._config.verifier)
+        made: Verifier | None = at_work(
+            verifier, lambda spec: self._tools(problem, spec, self._settings.verifier_parameters)
+        )
+        return made
+
     def _tools(self, problem: Problem, spec: str, parameters: Parameters) -> ModelTools:
         environment = self._referee.environment_for(self._config.backend)
         task = Task.of(
@@ -61,6 +78,7 @@ class RunRoles:
             device=self._device,
             parameters=parameters,
             max_output_tokens=self._settings.max_output_tokens,
+            history=self._settings.history,
             on_text=lambda role, characters: self._tell(
                 CampaignEvent("writing", problem.id, {"role": role, "characters": characters})
             ),

@@ -37,6 +37,7 @@ COMMANDS = {
     "optimize": CommandHome("_optimize:optimize", "Write, prove and time kernels for problems."),
     "problems": CommandHome("_problems:problems", "List, show, check and capture problems."),
     "prompts": CommandHome("_prompts:prompts", "Show what a language model is told."),
+    "recipes": CommandHome("_recipes:recipes", "List and show search recipes."),
     "resume": CommandHome("_optimize:resume", "Go on with a run that was stopped."),
     "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
     "store": CommandHome("_store:store", "Check and back up the database."),

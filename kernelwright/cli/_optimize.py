@@ -87,6 +87,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
     "--coder", metavar="C", help="Who writes kernels: offline, openai:MODEL, anthropic:MODEL, mailbox:DIR, ..."
 )
 @click.option("--judge", metavar="C", help="Who gives advice: as --coder.")
+@click.option("--verifier", metavar="C", help="Who predicts failures before a candidate is judged: a model, or none.")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of new kernels.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
@@ -97,7 +98,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 @click.option(
     "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
 )
-@click.option("--recipe", metavar="R", help="Search recipe (default).")
+@click.option("--recipe", metavar="R", help="Search recipe: a name of 'recipes list', or a TOML file.")
 @click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @common_options
@@ -114,12 +115,13 @@ def optimize(
 
     P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file.
     """
-    from kernelwright.agents import coder_from_spec, judge_from_spec
+    from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
+    from kernelwright.campaign import with_recipe
 
-    settings = common.settings(**flags)
+    settings = with_recipe(common.settings(**flags))
     chosen = choose_problems(problems, suite, level, everything, settings)
     coder_from_spec(settings.coder, settings.backend), judge_from_spec(settings.judge)
-    refuse_unknown_recipe(settings.recipe)
+    verifier_from_spec(settings.verifier)
     if dry_run:
         return _show_plan(common, chosen, settings)
     from kernelwright.campaign import Campaign
@@ -153,12 +155,6 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
     return report(common, result, settings.with_values(baselines=run.config.baselines), lints)
 
 
-def refuse_unknown_recipe(recipe: str) -> None:
-    """This version has one recipe."""
-    if recipe != "default":
-        raise UsageError(f"unknown recipe {recipe!r}", hint="this version has the recipe 'default' only")
-
-
 def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     from rich.markup import escape
 
@@ -176,6 +172,7 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         "broken": [{"problem": row.problem, "reason": row.reason} for row in chosen.faults],
         "coder": settings.coder,
         "judge": settings.judge,
+        "verifier": settings.verifier,
         "backend": settings.backend,
         "rounds": settings.rounds,
         "most_candidates": most,
@@ -193,7 +190,8 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     lines = [
         *(f"  {problem.id}  (lint: {cell(lints[problem.id])})" for problem in problems),
         *(f"  {row.problem}: {row.reason}" for row in chosen.faults),
-        f"{len(problems)} problems, up to {settings.rounds} rounds each: at most {most} candidates, {_cost(expected)}",
+        f"{len(problems)} problem{'s' * (len(problems) != 1)}, up to {settings.rounds} rounds each: "
+        f"at most {most} candidates, {_cost(expected)}",
         *map(_asked_of, expected.roles),
         f"about {expected.device_minutes:.0f} minutes of the referee",
         f"coder {settings.coder}, judge {settings.judge}, backend {settings.backend}, sandbox {settings.sandbox}",

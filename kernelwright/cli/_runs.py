@@ -16,6 +16,7 @@ from kernelwright.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from kernelwright.agents import TrackRecord
     from kernelwright.records import RunConfig
     from kernelwright.store import RequestCount, RunCosts, RunRow, Store
 
@@ -87,7 +88,7 @@ def show(common: Common, run_id: str) -> None:
     """One run with its problems. RUN is an id, its beginning, or 'last'."""
     from rich.markup import escape
 
-    from kernelwright.campaign import rows_of
+    from kernelwright.campaign import rows_of, verifier_record
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -96,6 +97,7 @@ def show(common: Common, run_id: str) -> None:
         lints = findings_of_rows(store, rows, run.id, settings)
         costs, counts = store.run_costs(run.id), store.request_counts(run.id)
         device_s = store.device_seconds(run.id)
+        verifier = verifier_record(store, run.id)
     config = run.config
     lines = [
         f"run {run.id}: {run.status}, {duration(run.seconds)}",
@@ -103,6 +105,8 @@ def show(common: Common, run_id: str) -> None:
         f"sandbox {config.sandbox}, threads {config.threads}",
     ]
     lines += _spending(config, costs, device_s)
+    if verifier is not None:
+        lines.append(_verifier_line(config.verifier, verifier))
     if run.status in LIVE:
         lines.append(f"resume with: kernelwright resume {run.id}{common.store_flag}")
     data = {
@@ -113,6 +117,7 @@ def show(common: Common, run_id: str) -> None:
         "device_seconds": round(device_s, 3),
         "costs": costs,
         "requests": counts,
+        "verifier": verifier,
         "problems": [with_rules(row, lints[row.problem]) for row in rows],
     }
     tables = result_tables(rows, config.baselines, stdout_console().width, lints)
@@ -141,6 +146,18 @@ def _spending(config: RunConfig, costs: RunCosts, device_s: float) -> list[str]:
                 f"booked as they were reserved: {costs.booked_tokens:,} tokens, ${costs.booked_cost_usd:.4f}"
             )
     return lines
+
+
+def _verifier_line(name: str, record: TrackRecord) -> str:
+    """How right a run's Verifier was."""
+    shares = [
+        f"{what} {'unknown' if value is None else f'{value:.0%}'}"
+        for what, value in (("precision", record.precision), ("recall", record.recall))
+    ]
+    return (
+        f"verifier {name}: {record.standing}, {', '.join(shares)} over {record.judged} verdicts, "
+        f"{record.passed_over} candidates not judged"
+    )
 
 
 def _of(most: float | None, shown: Callable[[float], str]) -> str:

@@ -53,7 +53,7 @@ def _part(role: str, needs: str, **takes: Any) -> _Part:
 
 
 _WITH_HISTORY: Final[Mapping[str, Any]] = {"history": (), "history_limit": MAX_MOVES}
-_OF_CODERS: Final[Mapping[str, Any]] = {**_WITH_HISTORY, "exemplar": None, "advice": None}
+_OF_CODERS: Final[Mapping[str, Any]] = {**_WITH_HISTORY, "failures": (), "exemplar": None, "advice": None}
 _PARTS: Final[Mapping[str, _Part]] = {
     "coder-cross": _part("coder", "task device parents", **_OF_CODERS),
     "coder-edit": _part("coder", "task device kernel", **_OF_CODERS),
@@ -82,9 +82,10 @@ def render(name: str, **data: Any) -> Prompt:
         data: ``schema_text`` (the JSON schema of the reply, ours), ``task`` (:class:`Task`); all but the tester need
             ``device`` (:class:`DeviceFacts`); repair, improve, edit, both judges and the verifier a ``kernel``
             (:class:`KernelView`, judged, but for the verifier), cross two ``parents``. Coders and judges take
-            ``history`` (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar`` and the ``advice``
-            (:class:`~kernelwright.records.Advice`); the tester ``known`` (descriptions of generators, one a line) and
-            ``survivors`` (wrong kernels that passed so far).
+            ``history`` (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar``, the ``advice``
+            (:class:`~kernelwright.records.Advice`) and ``failures`` (why earlier answers led to no verdict, a line
+            each); the tester ``known`` (descriptions of generators, one a line) and ``survivors`` (wrong kernels that
+            passed so far).
 
     Raises:
         UsageError: there is no such prompt.

@@ -12,6 +12,7 @@ from kernelwright.records import (
     Interval,
     LLMCall,
     Speedup,
+    Status,
     TimingSample,
     Verdict,
 )
@@ -221,6 +222,16 @@ class Evaluations(Calls):
             {"baseline": baseline, "problem": problem, "environment": environment},
         )
         return [_best(row) for row in rows]
+
+    def search_statuses(self, run_id: str) -> dict[tuple[str, str], Status]:
+        """How a run's candidates fared in the search, by problem and candidate's hash."""
+        rows = self._connection.rows(
+            "SELECT problem, sha256, status FROM evaluations JOIN candidates ON candidates.id = candidate_id "
+            "WHERE run_id = ? AND confirmed = 0 AND control = 0 AND coalesce(failed_stage, '') <> 'confirm' "
+            "ORDER BY evaluations.id",
+            [run_id],
+        )
+        return {(row["problem"], row["sha256"]): Status(row["status"]) for row in rows}
 
     def export_jsonl(self, stream: IO[str], *, run_id: str | None = None) -> int:
         """Write every evaluation, whole, as one line of JSON; returns how many there were."""

@@ -12,7 +12,17 @@ import pytest
 from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, ScriptedJudge, make_problem, no_point
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from kernelwright.agents import StepTools, Workbench, attempts_of, build_step, initial_state, open_checkpoints, run_step
+from kernelwright.agents import (
+    Forecast,
+    Past,
+    StepTools,
+    Workbench,
+    attempts_of,
+    build_step,
+    initial_state,
+    open_checkpoints,
+    run_step,
+)
 from kernelwright.errors import MachineError, StoreError
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall, Status
 
@@ -26,6 +36,8 @@ class MemoryLedger:
         self.proposals: dict[str, Candidate] = {}
         self.evaluations: list[Evaluation] = []
         self.notes: list[tuple[str, Advice]] = []
+        self.forecasts: list[Forecast] = []
+        self.past: list[Past] = []
 
     def save_proposal(self, candidate: Candidate) -> str:
         self.proposals[candidate.sha256] = candidate
@@ -45,6 +57,16 @@ class MemoryLedger:
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return self.evaluations[int(evaluation_id)]
+
+    def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
+        said = [one for one in self.forecasts if (one.candidate, one.round) == (candidate.sha256, step)]
+        return said[0] if said else None
+
+    def add_forecast(self, forecast: Forecast) -> None:
+        self.forecasts.append(forecast)
+
+    def past_forecasts(self) -> list[Past]:
+        return list(self.past)
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         self.notes.append((role, advice))

@@ -55,6 +55,16 @@ def test_the_best_is_improved_and_not_the_latest():
     assert BranchFromBest().focus(history.context).candidate.source.startswith("a\n")
 
 
+def test_one_line_goes_on_from_the_latest_kernel_and_repairs_it_for_as_long_as_it_takes():
+    line = BranchFromBest(repairs=1, latest=True)
+    history = History().add("a", speedup=2.0).add("b", speedup=1.5, parents="a", operator="improve")
+    assert history.assigned(line) == [("improve", ["b"])]
+    assert line.focus(history.context).candidate.source.startswith("b\n")
+    for name, parent in (("c", "b"), ("d", "c"), ("e", "d")):
+        history.add(name, status=FAILED, parents=parent, operator="repair")
+        assert history.assigned(line) == [("repair", [name])]
+
+
 def test_a_long_kernel_is_edited():
     assert History().add("a", long=True).assigned(BranchFromBest()) == [("edit", ["a"])]
 

@@ -106,6 +106,28 @@ def test_the_best_kernel_is_what_the_next_round_begins_from(tmp_path, store):
     assert "one pass" in second.text, "the Judge's advice reaches the Coder"
 
 
+def test_a_coder_is_told_why_its_answers_could_not_be_used_and_is_not_asked_the_same_again(tmp_path, store):
+    coder_asked = []
+
+    def script(asked):
+        if asked.vendor == "openai":
+            coder_asked.append(asked.text)
+            if len(coder_asked) <= 4:
+                return Answer('{"plan": "an idea", "source": "import torch"}', tokens_of(asked))
+        return well_behaved(asked)
+
+    with serve(script) as server:
+        run, referee = campaign(settings_of(tmp_path, server, rounds=4), store)
+        result = run.run(problems(1))
+    assert [row.state for row in result.rows] == ["done"]
+    assert len(searched(referee)) == 2
+    assert len(coder_asked) == len(set(coder_asked)) == 6
+    assert "round 1: " in coder_asked[2]
+    assert "no class ModelNew" in coder_asked[2]
+    assert "round 2: " in coder_asked[4]
+    assert "round 2: " not in coder_asked[5], "a verdict is worth more"
+
+
 def test_every_fault_of_a_long_run_is_accounted_for(tmp_path, store):
     """Fifty problems; each fault several times, at both vendors; nothing waits for real."""
     script = Faulty(every=4)

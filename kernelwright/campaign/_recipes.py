@@ -1,0 +1,90 @@
+"""Recipes: named sets of settings that make the one engine search as a published system does."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kernelwright.agents.llm import is_model
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+from kernelwright.records import Record
+
+_FOLDER = Path(__file__).with_name("recipes")
+SUFFIX = ".toml"
+
+
+class Recipe(Record):
+    """Settings that hold where nothing else was said.
+
+    Attributes:
+        source: the system that it follows, with where it was published; empty for our own.
+        judge_is_coder: the Coder's model is the Judge as well, where none was named.
+    """
+
+    name: str
+    summary: str
+    source: str = ""
+    judge_is_coder: bool = False
+    settings: Mapping[str, Any] = {}
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The recipes that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob(f"*{SUFFIX}")))
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe by its name, or from a file whose path ends in ``.toml``.
+
+    Raises:
+        UsageError: there is none, or the file is none.
+    """
+    if name.endswith(SUFFIX):
+        return _read(Path(name), Path(name).stem)
+    if name not in recipe_names():
+        near = difflib.get_close_matches(name, recipe_names(), n=2)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(
+            f"unknown recipe {name!r}",
+            hint=f"{meant}known: {', '.join(recipe_names())}, or a file that ends in {SUFFIX}",
+        )
+    return _read(_FOLDER / f"{name}{SUFFIX}", name)
+
+
+def with_recipe(settings: Settings) -> Settings:
+    """Settings with what their recipe says wherever they have nothing but a default.
+
+    Raises:
+        UsageError: no such recipe, or it sets what is no setting.
+    """
+    recipe = load_recipe(settings.recipe)
+    origin = f"recipe {recipe.name}"
+    open_ones = {name: value for name, value in recipe.settings.items() if _is_open(settings, name)}
+    if recipe.judge_is_coder and is_model(settings.coder) and _is_open(settings, "judge"):
+        open_ones["judge"] = settings.coder
+    return settings.with_values(origin, **open_ones) if open_ones else settings
+
+
+def _is_open(settings: Settings, name: str) -> bool:
+    return name not in type(settings).model_fields or settings.origin(name) == "default"
+
+
+def _read(path: Path, name: str) -> Recipe:
+    try:
+        return Recipe(name=name, **tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the recipe {path}: {error.strerror}", hint="'kernelwright recipes list'"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError, TypeError) as error:
+        raise UsageError(
+            f"{path} is no recipe: {error}",
+            hint="'kernelwright recipes show cudaforge' prints one",
+            file=str(path),
+        ) from error

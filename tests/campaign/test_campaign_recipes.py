@@ -1,0 +1,76 @@
+"""Recipes: what they change, and what wins over them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelwright.campaign import load_recipe, recipe_names, with_recipe
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+
+
+def settings(tmp_path, *overrides: str, **flags) -> Settings:
+    return Settings.load(flags, env={}, cwd=tmp_path, overrides=overrides)
+
+
+def test_every_recipe_sets_settings_and_says_what_it_does(tmp_path):
+    assert {"default", "cudaforge"} <= set(recipe_names())
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.summary
+        made = with_recipe(settings(tmp_path, recipe=name))
+        assert {setting: getattr(made, setting) for setting in recipe.settings} == dict(recipe.settings)
+
+
+def test_the_default_recipe_changes_nothing(tmp_path):
+    plain = settings(tmp_path)
+    assert with_recipe(plain) == plain
+
+
+def test_what_was_said_wins_over_a_recipe(tmp_path):
+    (tmp_path / "kernelwright.toml").write_text("history = 3\n")
+    made = with_recipe(settings(tmp_path, "branch_from=best", recipe="cudaforge", rounds=2))
+    assert (made.history, made.branch_from, made.rounds) == (3, "best", 2)
+    assert with_recipe(settings(tmp_path, recipe="cudaforge")).origin("rounds") == "recipe cudaforge"
+
+
+@pytest.mark.parametrize(
+    ("given", "judge"),
+    [
+        ({"coder": "openai:gpt-5"}, "openai:gpt-5"),
+        ({"coder": "openai:gpt-5", "judge": "offline"}, "offline"),
+        ({"coder": "offline"}, "offline"),
+    ],
+)
+def test_one_model_plays_both_roles_of_cudaforge(tmp_path, given, judge):
+    assert with_recipe(settings(tmp_path, recipe="cudaforge", **given)).judge == judge
+
+
+def test_a_recipe_of_ones_own_is_a_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('summary = "more at once"\n[settings]\nsamples = 4\n')
+    made = with_recipe(settings(tmp_path, recipe=str(path)))
+    assert (made.samples, made.origin("samples")) == (4, "recipe mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("summary = ", "is no recipe"),
+        ("rounds = 3", "is no recipe"),
+        ('summary = "x"\n[settings]\nround = 3', "unknown setting"),
+        ('summary = "x"\n[settings]\nrounds = 0', "rounds"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        with_recipe(settings(tmp_path, recipe=str(path)))
+
+
+@pytest.mark.parametrize("name", ["cudaforg", "none.toml"])
+def test_a_recipe_that_is_not_there_is_told(tmp_path, name):
+    with pytest.raises(UsageError, match="recipe") as refused:
+        with_recipe(settings(tmp_path, recipe=name))
+    assert "cudaforge" in refused.value.hint or "recipes list" in refused.value.hint
