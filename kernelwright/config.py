@@ -227,6 +227,9 @@ class Settings(BaseModel):
     stall_rounds: Annotated[Count | None, BeforeValidator(_optional)] = Field(
         None, description="rounds of a model without a gain that end a problem; none for no such end"
     )
+    speed_of_light: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+        0.95, description="share of the roofline's speed at which a model's problem ends; none for no such end"
+    )
     parallel_problems: Annotated[Literal["auto"] | Count, BeforeValidator(_number_or_auto)] = Field(
         "auto", description="problems worked on side by side; auto: 1, or 8 with a model that others run"
     )

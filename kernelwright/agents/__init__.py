@@ -32,7 +32,7 @@ from kernelwright.agents._roles import (
 )
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
-from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain
+from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain, share_of_roofline
 from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "reply_schemas",
     "rounds_without_gain",
     "run_step",
+    "share_of_roofline",
     "static_score",
     "track_record",
     "verifier_from_spec",

@@ -119,6 +119,17 @@ def rounds_without_gain(context: StepContext) -> int:
     return since
 
 
+def share_of_roofline(context: StepContext) -> float | None:
+    """How near the best kernel comes to the least time that the machine's ceilings allow, 1 being on the roofline.
+
+    From the referee's profile of exactly that kernel; None where it was not profiled, or nothing passed.
+    """
+    best = context.best
+    profile = None if best is None else best.verdict.profile
+    distance = 0.0 if profile is None else profile.metrics.get("distance_to_roofline", 0.0)
+    return 1.0 / distance if distance > 0 else None
+
+
 def _progress(attempt: Attempt) -> int:
     """How many stages a failed attempt completed."""
     order = [None, "screened", "compiled", "checked", "timed", "confirmed"]

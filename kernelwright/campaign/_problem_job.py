@@ -27,6 +27,7 @@ from kernelwright.agents import (
     describe_static,
     rounds_without_gain,
     run_step,
+    share_of_roofline,
 )
 from kernelwright.agents.llm import Stopped as ModelStopped
 from kernelwright.campaign._confirm import choose_winner, ranking
@@ -179,6 +180,11 @@ class ProblemJob:
 
     def _finished(self, context: StepContext) -> str:
         """Why there is nothing more to win on the problem; empty while there may be."""
+        if not isinstance(self.coder, ModelRole):
+            return ""  # the offline Judge says itself when to stop
+        share, enough = share_of_roofline(context), self.settings.speed_of_light
+        if enough is not None and share is not None and share >= enough:
+            return f"the best kernel is at {share:.0%} of the speed that the machine allows"
         most = self.settings.stall_rounds
         if most is not None and rounds_without_gain(context) >= most:
             return f"{most} rounds without a gain"

@@ -150,6 +150,7 @@ class FakeReferee:
     judged: list[tuple[str, str, bool]] = field(default_factory=list)
     weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name
     linted: list[str] = field(default_factory=list)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
 
     @contextmanager
     def open(
@@ -211,6 +212,7 @@ class FakeSession:
             status=status,
             confirmed=confirm and status is Status.PASSED,
             refused_by_confirmation=confirm and status is not Status.PASSED,
+            profile=self.referee.profiles.get(word) if explain else None,
         )
         self.referee.point(f"judged {word} {confirm}")
         return evaluation

@@ -15,6 +15,7 @@ from llm_server import Answer, Hang, serve
 from kernelwright.campaign import Campaign, record_run
 from kernelwright.config import Settings
 from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.records import Profile
 from kernelwright.store import Store
 
 PRICES = """
@@ -303,6 +304,36 @@ def test_a_missing_key_is_told_before_a_run_is_made(tmp_path, store):
     with pytest.raises(MissingToolError, match="OPENAI_API_KEY"):
         campaign(settings_of(tmp_path, coder="openai:coder", judge="offline"), store)[0].run(problems(1))
     assert not store.runs()
+
+
+class Everything(dict):
+    """The same entry for every kernel."""
+
+    def __init__(self, entry) -> None:
+        super().__init__()
+        self.entry = entry
+
+    def get(self, word, default=None):
+        return self.entry
+
+
+@pytest.mark.parametrize(
+    ("distance", "more", "rounds"),
+    [
+        pytest.param(1.02, {}, 1, id="reached"),
+        pytest.param(1.2, {}, 3, id="not reached"),
+        pytest.param(1.2, {"speed_of_light": 0.8}, 1, id="reached where less is enough"),
+        pytest.param(1.02, {"speed_of_light": None}, 3, id="not asked for"),
+    ],
+)
+def test_a_problem_ends_where_nothing_faster_is_possible(tmp_path, store, distance, more, rounds):
+    profile = Profile(rung="static", metrics={"distance_to_roofline": distance})
+    with serve(well_behaved) as server:
+        run, referee = campaign(settings_of(tmp_path, server, **more), store)
+        referee.profiles = Everything(profile)
+        (row,) = run.run(problems(1)).rows
+    assert len(searched(referee)) == rounds
+    assert ("% of the speed that the machine allows" in row.reason) == (rounds == 1)
 
 
 # ---------------------------------------------------------------------------------------- mailbox and replay
