@@ -11,6 +11,7 @@ from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, wi
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
+from kernelwright.campaign._rounds import RoundSummary, rounds_of
 
 __all__ = [
     "Campaign",
@@ -21,6 +22,7 @@ __all__ = [
     "Recipe",
     "RefereeLike",
     "RoleEstimate",
+    "RoundSummary",
     "RunLock",
     "RunResult",
     "Session",
@@ -34,6 +36,7 @@ __all__ = [
     "read_candidate",
     "recipe_names",
     "record_run",
+    "rounds_of",
     "rows_of",
     "run_config",
     "verifier_record",

@@ -46,6 +46,16 @@ def read_candidate(
     )
 
 
+def _language_of(candidate: Candidate) -> Backend:
+    """The backend that a file's own kernels are for, where that is not the one that it was given for."""
+    from kernelwright.evaluator import kernel_backends
+
+    built = kernel_backends(candidate.source)
+    if not built or candidate.backend in built:
+        return candidate.backend
+    return "triton" if "triton" in built else "cuda" if "cuda" in built else "cpp"
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -75,7 +85,7 @@ def evaluate(
         candidate: a file's path, or source text with ``class ModelNew``.
         problem: ``suite/level/name``, a path to a reference file, or a Problem.
         settings: default: the user's configuration.
-        backend: default: the settings'.
+        backend: default: the settings', or where they leave it open, what the file's kernels are written in.
         knobs: module globals to set in the candidate.
         control: the file is no candidate (the reference itself, a library call): no kernel of its own is wanted.
         time: False stops after the check.
@@ -93,6 +103,8 @@ def evaluate(
     settings = settings or Settings.load()
     found = problem if isinstance(problem, Problem) else find_problem(problem, settings.suite_dirs)
     given = read_candidate(candidate, found, backend=backend or settings.backend, knobs=knobs)
+    if backend is None and settings.origin("backend") == "default":
+        given = given.model_copy(update={"backend": _language_of(given)})
     with open_referee(settings) as referee:
         evaluation = referee.evaluate(
             given,

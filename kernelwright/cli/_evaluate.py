@@ -20,7 +20,11 @@ EXIT_NOT_PASSED = 1
 @click.command()
 @click.argument("candidate", type=click.Path(path_type=Path))
 @click.option("--problem", "-p", required=True, metavar="P", help="The problem that the candidate solves.")
-@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="The candidate's language.")
+@click.option(
+    "--backend",
+    type=click.Choice(["cpp", "triton", "cuda"]),
+    help="The candidate's language; default: its kernels' own.",
+)
 @click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set a knob of the candidate (repeatable).")
 @click.option("--control", is_flag=True, help="The file is no candidate: no kernel of its own is wanted.")
 @click.option("--no-time", is_flag=True, help="Stop after the check.")

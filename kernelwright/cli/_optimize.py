@@ -113,12 +113,16 @@ def optimize(
 ) -> int:
     """Write, prove and time kernels for problems, and print the winners.
 
-    P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file.
+    P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file. A recorded coder
+    brings its own problems where none is named.
     """
     from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
+    from kernelwright.agents.llm import recorded_problems
     from kernelwright.campaign import with_recipe
 
     settings = with_recipe(common.settings(**flags))
+    if not (problems or suite or level is not None or everything):
+        problems = recorded_problems(settings.coder)
     chosen = choose_problems(problems, suite, level, everything, settings)
     coder_from_spec(settings.coder, settings.backend), judge_from_spec(settings.judge)
     verifier_from_spec(settings.verifier)

@@ -77,9 +77,11 @@ class Tracker:
         self.activity = ""
         self.best = 0.0
         self.open: set[str] = set()  # problems that are being worked on
+        self.again = False  # whether the problem that was started had been before, in this process
         self.awaited: list[str] = []  # places that were not told of before
         self._order: list[str] = []
         self._told: set[str] = set()
+        self._begun: set[str] = set()
 
     def take(self, event: CampaignEvent) -> None:
         """Account for an event."""
@@ -92,6 +94,8 @@ class Tracker:
             self.problem, self.best, self.round, self.activity = event.problem, 0.0, "", "opening"
             self.index = self._order.index(event.problem)
             self.open.add(event.problem)
+            self.again = event.problem in self._begun
+            self._begun.add(event.problem)
         elif event.kind == "stage":
             self.activity = data["stage"]
             self.round = "" if self.activity == "confirm" else self.round
@@ -149,6 +153,8 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "run-started":
         count = tracker.total
         return [f"run {data['run']}: {count} problem{'s' * (count != 1)}, up to {data['rounds']} rounds each"]
+    if event.kind == "problem-started" and tracker.again:
+        return []
     if event.kind == "problem-started":
         eta = tracker.eta_s
         left = "" if eta is None else f", about {duration(eta)} left"

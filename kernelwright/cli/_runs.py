@@ -180,6 +180,37 @@ def _requests_table(counts: Sequence[RequestCount]) -> Table:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
+@common_options
+def rounds(common: Common, run_id: str) -> None:
+    """How good the best kernels of a run were after each round."""
+    from kernelwright.campaign import rounds_of
+
+    settings = common.settings()
+    with common.open_store(settings, readonly=True) as store:
+        run = find_run(store, run_id)
+        found = rounds_of(store, run.id)
+    baselines = run.config.baselines
+    headings = [heading for name in baselines for heading in (f">mean vs {name}", f">beat {name}")]
+    made = table(">round", ">judged", ">passed", ">with a kernel", *headings)
+    for after in found:
+        cells = [
+            cell
+            for name in baselines
+            for cell in (f"{after.mean[name]:.2f}x", f"{after.faster[name]} of {after.problems}")
+        ]
+        solved = f"{after.solved} of {after.problems}"
+        made.add_row(str(after.round), str(after.judged), str(after.passed), solved, *cells)
+    data = {"run": run.id, "baselines": baselines, "rounds": found}
+    if not found:
+        common.show(data, f"run {run.id}: nothing was judged yet")
+        return
+    common.show(
+        data, made, "means are geometric, of each problem's best kernel so far; a problem without one counts as 1x"
+    )
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to.")
 @common_options
 def record(common: Common, run_id: str, output: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator._facts import device_facts
     from kernelwright.evaluator._metrics import fast_p, geometric_mean, pass_at_k, sol_score
     from kernelwright.evaluator._referee import BASELINES, EvaluatorPool, Referee
+    from kernelwright.evaluator._screen import kernel_backends
     from kernelwright.evaluator._session import ProblemSession
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "fast_p",
     "find_device",
     "geometric_mean",
+    "kernel_backends",
     "pass_at_k",
     "read_state",
     "sol_score",
@@ -43,6 +45,7 @@ _HOMES = {
     "fast_p": "_metrics",
     "find_device": "_device",
     "geometric_mean": "_metrics",
+    "kernel_backends": "_screen",
     "pass_at_k": "_metrics",
     "read_state": "_device",
     "sol_score": "_metrics",

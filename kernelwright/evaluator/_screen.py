@@ -93,6 +93,19 @@ def _python_hits(tree: ast.Module, source: str, backend: Backend, control: bool)
         yield Hit("no-own-kernel", 1, ", ".join(sorted(inspector.kernel_backends)))
 
 
+def kernel_backends(source: str) -> frozenset[Backend]:
+    """The backends that a file's kernels can count for, by what builds them; none where it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+        inspector = Inspector(source)
+        inspector.inspect(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    return frozenset(inspector.kernel_backends)
+
+
 def _findings(hits: list[Hit]) -> Iterator[Finding]:
     """Findings in the hits' order, each once, no more than a few of a rule."""
     seen: set[Finding] = set()

@@ -15,6 +15,9 @@ from kernelwright.errors import MachineError
 Result = TypeVar("Result")
 
 
+_LOOK_S = 0.5
+
+
 class _Interrupted(BaseException):
     """The lane is to end now, whatever it does."""
 
@@ -52,7 +55,7 @@ class Lane:
         """Do what is submitted until :meth:`end` is called elsewhere, or SIGINT or SIGTERM comes."""
         try:
             while not self._ended:
-                job = self._jobs.get()
+                job = self._next()
                 self._in_hand = True
                 if job is not None and not self._ended and job.future.set_running_or_notify_cancel():
                     self._do(job)
@@ -60,9 +63,20 @@ class Lane:
         except _Interrupted:
             self._in_hand = False
 
+    def _next(self) -> _Job | None:
+        """The next job, None where there may be none.
+
+        Asked for again and again: a signal that comes just before the wait begins is handled after it only.
+        """
+        try:
+            return self._jobs.get(timeout=_LOOK_S)
+        except queue.Empty:
+            return None
+
     def end(self) -> None:
         """End :meth:`run`, dropping the job in hand. For other threads."""
         self._ended = True
+        self._jobs.put(None)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

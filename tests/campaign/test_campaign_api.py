@@ -62,6 +62,30 @@ def test_evaluate_keeps_its_result_where_it_is_told_to(settings, tmp_path):
         assert stored[0].run_id is None
 
 
+TRITON = "import triton\n\n\n@triton.jit\ndef kernel(x):\n    pass\n"
+CUDA = "from kernelwright.inline import cuda\n\nlib = cuda('__global__ void f() {}')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "backend"),
+    [
+        pytest.param(TRITON, {}, "triton", id="Triton"),
+        pytest.param(CUDA, {}, "cuda", id="CUDA"),
+        pytest.param("v1\nnothing\n", {}, "cpp", id="no kernel at all"),
+        pytest.param(TRITON, {"backend": "cpp"}, "cpp", id="said otherwise"),
+    ],
+)
+def test_a_file_is_judged_in_the_language_of_its_kernels(settings, source, given, backend):
+    evaluation = evaluate(source, make_problem(), settings=settings, open_referee=lambda _: FakeReferee(), **given)
+    assert evaluation.candidate.backend == backend
+
+
+def test_a_setting_says_the_language_as_well(settings):
+    settings = settings.with_values(backend="cuda")
+    evaluation = evaluate(TRITON, make_problem(), settings=settings, open_referee=lambda _: FakeReferee())
+    assert evaluation.candidate.backend == "cuda"
+
+
 def test_a_candidate_from_a_file_keeps_its_exact_bytes(tmp_path):
     path = tmp_path / "candidate.py"
     path.write_text("x = 1  \n\n\n")

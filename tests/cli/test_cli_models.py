@@ -69,6 +69,16 @@ def test_a_run_shows_what_it_asked_of_models(terminal, problem_file, server):
     assert "of 10,000,000" in shown
 
 
+def test_a_run_is_told_round_by_round(terminal, problem_file, server):
+    optimize(terminal, problem_file, *BUDGET)
+    rounds = terminal.json("runs", "rounds", "last")["rounds"]
+    assert [after["round"] for after in rounds] == [1, 2]
+    assert rounds[1]["mean"]["eager"] > 0
+    shown = terminal("runs", "rounds", "last").stdout
+    assert "mean vs eager" in shown
+    assert "1 of 1" in shown
+
+
 def test_a_run_without_models_shows_no_costs(terminal, problem_file):
     terminal.optimize(problem_file)
     assert "models:" not in terminal("runs", "show", "last").stdout

@@ -129,6 +129,17 @@ def test_a_lane_skips_what_was_cancelled_and_hands_back_errors():
 
 
 @pytest.mark.usefixtures("_signals_given_back")
+def test_a_lane_ends_where_its_signal_comes_just_before_it_waits(monkeypatch):
+    """The handler would run after the wait only, so the end must not depend on it."""
+    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: None)
+    lane = Lane()
+    ender = threading.Thread(target=lane.end)
+    ender.start()
+    lane.run()
+    ender.join()
+
+
+@pytest.mark.usefixtures("_signals_given_back")
 def test_a_signal_ends_a_lane_and_the_job_in_hand_which_is_told():
     lane = Lane()
     running = lane.submit(lambda: (signal.raise_signal(signal.SIGINT), signal.pause()))

@@ -6,7 +6,15 @@ from kernelwright.agents.llm._budget import Budget, Limits, Worst
 from kernelwright.agents.llm._client import Answer, ModelClient, Retries
 from kernelwright.agents.llm._faults import RETRIED, UNBILLED, AwaitingReply, FaultKind, ModelFault, Stopped
 from kernelwright.agents.llm._mailbox import MailboxProvider
-from kernelwright.agents.llm._models import FILE_WORDS, MODEL_WORDS, Models, absolute_spec, is_metered, is_model
+from kernelwright.agents.llm._models import (
+    FILE_WORDS,
+    MODEL_WORDS,
+    Models,
+    absolute_spec,
+    is_metered,
+    is_model,
+    recorded_problems,
+)
 from kernelwright.agents.llm._prices import Price, PriceTable
 from kernelwright.agents.llm._recording import RecordedReply, ReplayProvider, read_recording, write_recording
 from kernelwright.agents.llm._types import Message, Parameters, Place, Provider, Reply, Request, Stop, Usage
@@ -46,6 +54,7 @@ __all__ = [
     "is_model",
     "metered_provider",
     "read_recording",
+    "recorded_problems",
     "vendors_own",
     "write_recording",
 ]

@@ -11,7 +11,7 @@ from kernelwright.agents.llm._budget import Budget, Limits
 from kernelwright.agents.llm._client import ModelClient, Retries
 from kernelwright.agents.llm._mailbox import MailboxProvider
 from kernelwright.agents.llm._prices import PriceTable
-from kernelwright.agents.llm._recording import ReplayProvider
+from kernelwright.agents.llm._recording import ReplayProvider, read_recording
 from kernelwright.agents.llm._types import Provider
 from kernelwright.agents.llm._vendors import KEY_NAMES, metered_provider, vendors_own
 from kernelwright.config import Settings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FILE_WORDS = frozenset({"mailbox", "replay"})
 MODEL_WORDS = FILE_WORDS | set(KEY_NAMES)
+_RECORDINGS = Path(__file__).parents[2] / "datasets" / "recordings"
 _A_PROMPT = 20_000  # tokens; only to see whether a price is known for prompts as they are
 
 
@@ -38,7 +39,28 @@ def is_model(spec: str) -> bool:
 def absolute_spec(spec: str) -> str:
     """A specification that means the same wherever it is read: folders and files become absolute."""
     word, _, rest = spec.partition(":")
-    return f"{word}:{Path(rest).absolute()}" if word in FILE_WORDS and rest else spec
+    if word not in FILE_WORDS or not rest:
+        return spec
+    path = recording_path(rest) if word == "replay" else Path(rest)
+    return f"{word}:{path.absolute()}"
+
+
+def recording_path(name: str) -> Path:
+    """The file of a recording: a path, or the name of one that comes with the package."""
+    path, own = Path(name), _RECORDINGS / f"{name}.jsonl"
+    return own if "/" not in name and not path.exists() and own.exists() else path
+
+
+def recorded_problems(spec: str) -> tuple[str, ...]:
+    """The problems that a recording has replies for, in the order in which they were begun; none for other models.
+
+    Raises:
+        UsageError: the recording cannot be read.
+    """
+    word, _, rest = spec.partition(":")
+    if word != "replay" or not rest:
+        return ()
+    return tuple(dict.fromkeys(place.problem for place in read_recording(recording_path(rest))))
 
 
 class Models:
@@ -136,5 +158,5 @@ def open_provider(spec: str, settings: Settings) -> Provider:
     if word == "mailbox":
         return MailboxProvider(Path(rest))
     if word == "replay":
-        return ReplayProvider(Path(rest))
+        return ReplayProvider(recording_path(rest))
     return metered_provider(spec, settings)
