@@ -92,9 +92,10 @@ class ModelRole:
         reply = REPLIES[prompt]
         if "history" in data:
             data = {**data, "history": data["history"] if tools.history else (), "history_limit": tools.history}
+        known = {**tools.task.baselines, **baselines_of(context)}
         made = render(
             prompt,
-            task=tools.task,
+            task=tools.task.model_copy(update={"baselines": known}),
             device=tools.device(),
             schema_text=json.dumps(schema_of(reply), indent=1),
             **data,
@@ -232,6 +233,15 @@ def parents_of(context: StepContext) -> list[Attempt]:
     if unknown:
         raise CoderError(f"no attempt has the kernel {unknown[0][:12]}", problem=context.problem.id)
     return [by_hash[parent] for parent in context.assignment.parents]
+
+
+def baselines_of(context: StepContext) -> dict[str, float]:
+    """Latencies of the baselines in ms, as the latest timed attempt was held against them; empty where none was."""
+    timings = [attempt.verdict.timing for attempt in context.attempts if attempt.verdict.timing is not None]
+    if not timings:
+        return {}
+    latency_ms = timings[-1].latency_ms.median
+    return {name: latency_ms * speedup.median for name, speedup in timings[-1].speedup.items()}
 
 
 def history_of(context: StepContext) -> tuple[Move, ...]:

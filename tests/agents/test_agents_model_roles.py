@@ -210,3 +210,13 @@ def test_the_schema_stands_in_the_prompt_too(playing):
     coder, provider = playing(ModelCoder, kernel(OTHER))
     coder.propose(context())
     assert json.dumps(provider.requests[0].schema, indent=1) in told(provider)
+
+
+def test_prompts_say_what_the_baselines_take_once_that_was_measured(playing):
+    coder, provider = playing(ModelCoder, kernel(OTHER), kernel(OTHER + "# again\n"))
+    coder.propose(context())
+    assert "baseline eager" not in told(provider)
+    parent = attempt(PARENT)
+    coder.propose(context(parent, mode="improve", parents=[parent]))
+    assert "baseline eager: 1 ms" in told(provider)
+    assert "baseline compile: 0.6 ms" in told(provider)
