@@ -245,6 +245,9 @@ class Settings(BaseModel):
     verifier_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
         default_factory=dict, description="given to the verifier's model"
     )
+    tester_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+        default_factory=dict, description="given to the tester's model"
+    )
     replies: Literal["reuse", "fresh"] = Field(
         "reuse", description="reuse: replies to equal questions are taken from the store; fresh: of this run only"
     )
@@ -258,6 +261,7 @@ class Settings(BaseModel):
     )
     coder: Word = Field("offline", description="who writes kernels")
     judge: Word = Field("offline", description="who gives advice")
+    tester: Word = Field("offline", description="who proposes inputs for a problem's archive besides the search")
     verifier: Word = Field("none", description="who predicts failures before a candidate is judged; none: nobody")
     openai_base_url: WebAddress = Field(
         "https://api.openai.com/v1", description="where openai:MODEL is asked; any server of chat completions"

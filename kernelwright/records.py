@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -69,6 +69,103 @@ class InputDomain(Record):
         if self.non_finite and self.fill == "structured":
             raise ValueError("non_finite needs a fill that the referee can draw: 'normal' or 'uniform'")
         return self
+
+
+PatternKind = Literal[
+    "alternating",
+    "bounds",
+    "constant",
+    "equal_maxima",
+    "normal",
+    "offset",
+    "one_sided",
+    "outliers",
+    "scaled",
+    "signed_zeros",
+    "sorted",
+    "sparse",
+    "ties",
+    "uneven_rows",
+]
+Place = Literal["first", "last", "random"]
+
+
+class InputPattern(Record):
+    """How the elements of one input are drawn; the referee draws them, inside of the input's declared domain.
+
+    ``z`` is standard normal (or the domain's part of it), rows lie along ``axis``, ``m`` is ``magnitude`` and ``c`` is
+    ``count``:
+
+    - ``normal``: z.
+    - ``scaled``: m z.
+    - ``offset``: m + z.
+    - ``one_sided``: m |z|: no element has the other sign.
+    - ``constant``: every element is m.
+    - ``bounds``: the domain's two bounds (m where it has none).
+    - ``alternating``: m, -m, m, ... plus z: terms that nearly cancel.
+    - ``ties``: c different numbers m z, each many times.
+    - ``equal_maxima``: z, and c + 1 elements of a row hold the same number, the row's largest, m above the others.
+    - ``sorted``: m z, each row ascending; descending where ``place`` is ``first``.
+    - ``outliers``: z, and c elements of a row are m times as large.
+    - ``sparse``: zeros, and c elements of a row are m z.
+    - ``signed_zeros``: m z, and half of the elements are 0 or -0.
+    - ``uneven_rows``: z times powers of two between 1 and m, one for each run of c elements.
+
+    Args:
+        place: where in a row the chosen elements lie.
+        axis: along which rows lie, counted from the last one (-1); one that the input lacks is its first one.
+    """
+
+    kind: PatternKind
+    magnitude: float = Field(default=1.0, ge=-1e30, le=1e30)
+    count: int = Field(default=1, ge=1, le=4096)
+    place: Place = "random"
+    axis: int = Field(default=-1, ge=-8, le=-1)
+
+    @model_validator(mode="after")
+    def _has_a_size(self) -> InputPattern:
+        if self.magnitude == 0.0 and self.kind != "constant":
+            raise ValueError("magnitude 0 is for 'constant' alone")
+        return self
+
+
+class InputGenerator(Record):
+    """One way to draw a problem's inputs: a pattern for each input by its name; all others are drawn plainly."""
+
+    inputs: dict[str, InputPattern] = Field(min_length=1)
+
+    def __hash__(self) -> int:
+        return hash(self.canonical_json())
+
+    @property
+    def id(self) -> str:
+        """A name by content, 16 hex digits."""
+        return sha256_text(self.canonical_json())[:16]
+
+    def canonical_json(self) -> str:
+        """Its JSON with sorted keys."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+    def describe(self) -> str:
+        """The same in words: ``x: equal_maxima, magnitude 2, count 1``."""
+        return "; ".join(f"{name}: {_in_words(pattern)}" for name, pattern in sorted(self.inputs.items()))
+
+
+def _in_words(pattern: InputPattern) -> str:
+    given = [(name, getattr(pattern, name)) for name in ("magnitude", "count", "place", "axis")]
+    plain_ones = InputPattern(kind="normal")
+    told = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in given
+        if value != getattr(plain_ones, name)
+    ]
+    return ", ".join([pattern.kind, *told])
+
+
+def archive_id(generators: Iterable[InputGenerator]) -> str:
+    """The name of an archive of generators by content, 16 hex digits; empty where there is none."""
+    ids = sorted({generator.id for generator in generators})
+    return sha256_text("\n".join(ids))[:16] if ids else ""
 
 
 class TolerancePolicy(Record):
@@ -188,7 +285,10 @@ class Finding(Record):
 
 
 class Correctness(Record):
-    """What the check saw. Errors are in units of the error budget's scale, dimensionless (1.0 is the budget)."""
+    """What the check saw. Errors are in units of the error budget's scale, dimensionless (1.0 is the budget).
+
+    ``archive`` names the archive of input generators that was used besides the fixed distributions; empty for none.
+    """
 
     trials: int
     variants: int
@@ -196,6 +296,7 @@ class Correctness(Record):
     max_error: float
     error_budget: float
     kernelbench_allclose: bool
+    archive: str = ""
 
 
 class Interval(Record):

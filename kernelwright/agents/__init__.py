@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
+from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._nodes import StepState, StepTools, attempts_of, context_of, initial_state
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
@@ -14,6 +15,7 @@ from kernelwright.agents._registry import (
     coders,
     judge_from_spec,
     judges,
+    tester_from_spec,
     verifier_from_spec,
 )
 from kernelwright.agents._replies import whole_kernel
@@ -33,9 +35,12 @@ from kernelwright.agents._roles import (
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain, share_of_roofline
+from kernelwright.agents._tester import Archive, ModelTester, OfflineTester, Propose, TesterSession, seed_faults
 from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
 
 __all__ = [
+    "MUTATIONS",
+    "Archive",
     "Assignment",
     "Attempt",
     "BranchFromBest",
@@ -48,14 +53,18 @@ __all__ = [
     "ModelCoder",
     "ModelJudge",
     "ModelRole",
+    "ModelTester",
     "ModelTools",
+    "Mutation",
     "OfflineCoder",
     "OfflineJudge",
+    "OfflineTester",
     "OneAtATime",
     "Past",
     "Peaks",
     "Placement",
     "Proposal",
+    "Propose",
     "RoleFailed",
     "RoleRegistry",
     "StepContext",
@@ -63,6 +72,7 @@ __all__ = [
     "StepState",
     "StepTools",
     "Strategy",
+    "TesterSession",
     "TrackRecord",
     "Verifier",
     "Workbench",
@@ -78,13 +88,16 @@ __all__ = [
     "initial_state",
     "judge_from_spec",
     "judges",
+    "mutate",
     "open_checkpoints",
     "place",
     "reply_schemas",
     "rounds_without_gain",
     "run_step",
+    "seed_faults",
     "share_of_roofline",
     "static_score",
+    "tester_from_spec",
     "track_record",
     "verifier_from_spec",
     "whole_kernel",

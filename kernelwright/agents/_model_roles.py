@@ -15,6 +15,7 @@ from kernelwright.agents._replies import (
     KernelReply,
     OptimiseAdvice,
     Prediction,
+    ProposedGenerators,
     RepairAdvice,
     apply_edits,
     ask,
@@ -34,6 +35,7 @@ REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-cross": KernelReply,
     "judge-repair": RepairAdvice,
     "judge-optimise": OptimiseAdvice,
+    "tester": ProposedGenerators,
     "verifier": Prediction,
 }
 ALL_BACKENDS: frozenset[Backend] = frozenset({"cpp", "triton", "cuda"})

@@ -11,6 +11,7 @@ from kernelwright.agents._model_roles import ModelCoder, ModelJudge
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
 from kernelwright.agents._roles import Coder, Judge, require_backend
+from kernelwright.agents._tester import ModelTester
 from kernelwright.agents._verifier import ModelVerifier, Verifier
 from kernelwright.agents.llm import MODEL_WORDS
 from kernelwright.errors import UsageError
@@ -89,12 +90,15 @@ coders: RoleRegistry[Coder] = RoleRegistry("coder")
 judges: RoleRegistry[Judge] = RoleRegistry("judge")
 verifiers: RoleRegistry[Verifier | None] = RoleRegistry("verifier")
 verifiers.register("none", lambda rest: None)
+testers: RoleRegistry[ModelTester | None] = RoleRegistry("tester")
+testers.register("offline", lambda rest: None)
 coders.register("offline", _offline(OfflineCoder, "coder"))
 judges.register("offline", _offline(OfflineJudge, "judge"))
 for _word in sorted(MODEL_WORDS):
     coders.register(_word, partial(_model, _word, ModelCoder))
     judges.register(_word, partial(_model, _word, ModelJudge))
     verifiers.register(_word, partial(_model, _word, ModelVerifier))
+    testers.register(_word, partial(_model, _word, ModelTester))
 for _word, _wants in PLANNED.items():
     coders.register(_word, _not_yet("coder", _word, _wants))
     judges.register(_word, _not_yet("judge", _word, _wants))
@@ -119,3 +123,8 @@ def judge_from_spec(spec: str) -> Judge:
 def verifier_from_spec(spec: str) -> Verifier | None:
     """The Verifier for ``spec``; None for "none". One that is a language model still needs its tools."""
     return verifiers.build(spec)
+
+
+def tester_from_spec(spec: str) -> ModelTester | None:
+    """The model that proposes generators for ``spec``; None for "offline". It still needs its tools."""
+    return testers.build(spec)

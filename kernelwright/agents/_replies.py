@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelwright.agents._roles import RoleFailed
 from kernelwright.agents.llm import Message, ModelClient, ModelFault, Place, Request
+from kernelwright.records import PatternKind
+from kernelwright.records import Place as RowPlace
 
 T = TypeVar("T")
 _FENCE = re.compile(r"\A\s*```[\w+-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -75,6 +77,39 @@ class Prediction(ReplyModel):
     )
     confidence: float = Field(description="probability of that outcome, from 0 to 1")
     reason: str = Field(description="the line and the mistake, in at most 40 words; for a kernel that passes: empty")
+
+
+class ProposedPattern(ReplyModel):
+    """How the elements of one input are drawn; z is standard normal, or the part of it that the domain has."""
+
+    input: str = Field(description="name of a tensor input of forward whose fill is normal or uniform")
+    kind: PatternKind = Field(
+        description="normal: z. scaled: m z. offset: m + z. one_sided: m |z|. constant: m. bounds: the domain's two "
+        "bounds. alternating: m, -m, m, ... plus z. ties: c different numbers m z, each many times. equal_maxima: z, "
+        "and c + 1 elements of a row hold the same largest number. sorted: m z, each row ascending, descending with "
+        "place first. outliers: z, and c elements of a row are m times as large. sparse: zeros, and c elements of a "
+        "row are m z. signed_zeros: m z, and half of the elements are 0 or -0. uneven_rows: z times powers of two "
+        "between 1 and m, one for each run of c elements"
+    )
+    magnitude: float = Field(description="m, not 0 (but for constant); 1 where the kind has none")
+    count: int = Field(description="c, from 1 to 4096; 1 where the kind has none")
+    place: RowPlace = Field(description="where in a row chosen elements lie")
+    axis: int = Field(description="along which rows lie: -1 for the last dimension, -2 for the one before")
+
+
+class ProposedGenerator(ReplyModel):
+    """One way to draw a problem's inputs; inputs without a pattern are drawn plainly."""
+
+    patterns: list[ProposedPattern] = Field(
+        description="a pattern for each input that is not drawn plainly; one or more"
+    )
+    catches: str = Field(description="which wrong kernel it catches, by what of the reference, in at most 40 words")
+
+
+class ProposedGenerators(ReplyModel):
+    """Generators of inputs that tell wrong kernels from right ones."""
+
+    generators: list[ProposedGenerator] = Field(description="one to eight, each unlike the others")
 
 
 class Asked(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
+from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import verifier_record
@@ -14,6 +15,7 @@ from kernelwright.campaign._results import CampaignEvent, CampaignResult, Ranked
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
 
 __all__ = [
+    "ArchiveMade",
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
@@ -31,11 +33,13 @@ __all__ = [
     "export_text",
     "load_drop_in",
     "load_recipe",
+    "make_archive",
     "optimize",
     "problems_of",
     "read_candidate",
     "recipe_names",
     "record_run",
+    "right_kernels",
     "rounds_of",
     "rows_of",
     "run_config",

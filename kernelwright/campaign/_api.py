@@ -90,7 +90,8 @@ def evaluate(
         control: the file is no candidate (the reference itself, a library call): no kernel of its own is wanted.
         time: False stops after the check.
         confirm: time in fresh processes, as for a published result.
-        store: where to keep the evaluation; None keeps it nowhere.
+        store: where to keep the evaluation, and which generators of inputs the problem's archive has; None keeps it
+            nowhere, and knows no archive.
 
     Raises:
         UsageError: an unknown problem or an unreadable file.
@@ -114,6 +115,7 @@ def evaluate(
             time=time,
             confirm=confirm,
             on_stage=on_stage,
+            archive=() if store is None else store.archive(found),
         )
     if store is not None:
         store.record_problem(found)

@@ -200,7 +200,7 @@ class Campaign:
         side_by_side = min(run.side_by_side, max(len(left), 1))
         patience = run.settings.mailbox_minutes
         with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
-            lane = Lane(run.referee, own_thread=side_by_side > 1)
+            lane = Lane(run.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
             clients = run.models.clients(
                 self._store,
                 run.id,

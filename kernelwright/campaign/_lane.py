@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 from kernelwright.campaign._referee import RefereeLike, Session
-from kernelwright.records import Backend, Candidate, Evaluation, Problem
+from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 
 T = TypeVar("T")
 
@@ -27,11 +27,20 @@ class Lane:
         own_thread: work in a thread of its own, for callers in several threads; else in the caller's.
         most_open: sessions that stay open; the one that was used the longest time ago is closed for another one, and
             opened again when it is wanted.
+        archive_of: generators of inputs that a problem's candidates are checked on besides the fixed distributions.
     """
 
-    def __init__(self, referee: RefereeLike, *, own_thread: bool, most_open: int = 2) -> None:
+    def __init__(
+        self,
+        referee: RefereeLike,
+        *,
+        own_thread: bool,
+        most_open: int = 2,
+        archive_of: Callable[[Problem], Sequence[InputGenerator]] = lambda problem: (),
+    ) -> None:
         self._referee = referee
         self._most_open = most_open
+        self._archive_of = archive_of
         self._thread = ThreadPoolExecutor(1, "referee") if own_thread else None
         self._sessions: OrderedDict[str, _Open] = OrderedDict()
 
@@ -67,7 +76,10 @@ class Lane:
             while len(self._sessions) >= self._most_open:
                 self._close(next(iter(self._sessions)))
             closing = ExitStack()
-            opened = self._referee.open(problem, backend=backend, baselines=baselines, on_stage=on_stage)
+            archive = self._archive_of(problem)
+            opened = self._referee.open(
+                problem, backend=backend, baselines=baselines, on_stage=on_stage, archive=archive
+            )
             self._sessions[problem.id] = _Open(closing.enter_context(opened), closing)
         self._sessions.move_to_end(problem.id)
         return self._sessions[problem.id].session

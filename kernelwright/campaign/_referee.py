@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem
+from kernelwright.records import Backend, Candidate, Environment, Evaluation, InputGenerator, Problem
 
 
 class Session(Protocol):
@@ -51,6 +51,7 @@ class RefereeLike(Protocol):
         backend: Backend = ...,
         baselines: Sequence[str] = ...,
         on_stage: Callable[[str], None] | None = ...,
+        archive: Sequence[InputGenerator] = ...,
     ) -> AbstractContextManager[Session]:
         """A session for one problem."""
         ...
@@ -65,6 +66,7 @@ class RefereeLike(Protocol):
         time: bool = ...,
         confirm: bool = ...,
         on_stage: Callable[[str], None] | None = ...,
+        archive: Sequence[InputGenerator] = ...,
     ) -> Evaluation:
         """One candidate in a session of its own."""
         ...

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from kernelwright.agents import (
     Coder,
     Judge,
+    ModelTester,
     ModelTools,
     Verifier,
     at_work,
@@ -60,6 +61,10 @@ class RunRoles:
             verifier, lambda spec: self._tools(problem, spec, self._settings.verifier_parameters)
         )
         return made
+
+    def tester(self, tester: ModelTester, problem: Problem) -> ModelTester:
+        """Who proposes inputs that show wrong kernels to be wrong."""
+        return tester.with_tools(self._tools(problem, tester.spec, self._settings.tester_parameters))
 
     def _tools(self, problem: Problem, spec: str, parameters: Parameters) -> ModelTools:
         environment = self._referee.environment_for(self._config.backend)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,9 +14,11 @@ from kernelwright.cli._lint import cell, explanations, known_findings, with_rule
 from kernelwright.cli._tables import table
 
 if TYPE_CHECKING:
+    from kernelwright.campaign import ArchiveMade
     from kernelwright.config import Settings
     from kernelwright.datasets import LintFinding, UnreadableProblem
-    from kernelwright.records import Problem
+    from kernelwright.records import Backend, Problem
+    from kernelwright.store import Store
 
     Look = Callable[[Problem], tuple[LintFinding, ...]]
 
@@ -249,6 +251,87 @@ def _show_several(common: Common, reports: Sequence[LintReport], static_only: bo
     ]
     common.show({"problems": rows, "ok": not weak, "static_only": static_only}, made, *reasons)
     return EXIT_WEAK if weak else 0
+
+
+@problems.command()
+@click.argument("reference", metavar="P")
+@click.option("--make", is_flag=True, help="Let the Tester look for generators, and add those that it finds.")
+@click.option("--tester", metavar="C", help="Who proposes besides the search: a model, or offline for nobody.")
+@click.option("--max-cost-usd", type=click.FloatRange(min=0, min_open=True), help="Most that the model may cost.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Most tokens of the model, in and out.")
+@click.option("--backend", type=click.Choice(("cpp", "triton", "cuda")), default="cpp", help="Of the right kernels.")
+@click.option("--sandbox", metavar="S", help="bwrap, process or none.")
+@suite_dir_option
+@common_options
+def archive(
+    common: Common,
+    reference: str,
+    make: bool,
+    tester: str | None,
+    backend: Backend,
+    sandbox: str | None,
+    suite_dirs: tuple[Path, ...],
+    max_cost_usd: float | None,
+    max_tokens: int | None,
+) -> None:
+    """Generators of inputs on which a problem's candidates are checked besides the fixed distributions.
+
+    They lie in the store, and all commands that judge with that store use them. --make seeds faults into kernels that
+    passed, and looks for inputs that show those to be wrong which the fixed distributions let pass.
+    """
+    from rich.markup import escape
+
+    from kernelwright.datasets import find_problem
+    from kernelwright.records import archive_id
+
+    settings = common.settings(
+        suite_dirs=suite_dirs, sandbox=sandbox, tester=tester, max_cost_usd=max_cost_usd, max_tokens=max_tokens
+    )
+    problem = find_problem(reference, settings.suite_dirs)
+    with common.open_store(settings, readonly=not make) as store:
+        made = _make_archive(problem, backend, settings, store) if make else None
+        rows = store.archived(problem)
+    generators = [row.generator for row in rows]
+    shown = table("generator", "draws", "for", "by", "since")
+    for row in rows:
+        shown.add_row(
+            row.generator.id, escape(row.generator.describe()), _reason(row.evidence), row.author, row.created_at[:10]
+        )
+    data = {
+        "problem": problem.id,
+        "archive": archive_id(generators),
+        "generators": [
+            {"id": row.generator.id, **row.generator.model_dump(mode="json"), **row.model_dump(exclude={"generator"})}
+            for row in rows
+        ],
+        "made": None if made is None else made._asdict() | {"archive": made.archive._asdict()},
+    }
+    told = [] if made is None else [_told(made)]
+    if not rows:
+        told.append(
+            "the archive is empty" + ("" if make else f"; try 'kernelwright problems archive {reference} --make'")
+        )
+    common.show(data, *told, *([shown] if rows else []))
+
+
+def _make_archive(problem: Problem, backend: Backend, settings: Settings, store: Store) -> ArchiveMade:
+    from kernelwright.campaign import make_archive
+
+    return make_archive(problem, settings=settings, store=store, backend=backend, tell=say)
+
+
+def _told(made: ArchiveMade) -> str:
+    found = made.archive
+    return (
+        f"{made.faults} faults in {made.kernels} right kernels: the check passed {len(found.survivors)}, "
+        f"of which generators catch {len(found.caught)}; {made.new} generators are new"
+    )
+
+
+def _reason(evidence: Mapping[str, Any]) -> str:
+    caught = evidence.get("catches", ())
+    faults = sorted({str(name).partition(" of ")[0] for name in caught})
+    return "mirrors another one" if evidence.get("mirrors") else ", ".join(faults) or "-"
 
 
 @problems.command()

@@ -99,6 +99,11 @@ def unit_roundoff(dtype: str, reduced_precision: Sequence[str] = ()) -> float:
         raise DecodeError(f"{error.args[0]} has no unit roundoff", hint=f"known: {', '.join(_UNIT_ROUNDOFF)}") from None
 
 
+def largest(dtype: str) -> float:
+    """The largest finite number of a float dtype."""
+    return _LARGEST[dtype]
+
+
 def decode(
     buffer: bytes | bytearray | memoryview, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None
 ) -> Array:

@@ -26,6 +26,7 @@ __all__ = ["CheckStage"]
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _GHOST_TRIALS = 3
+_AFTER_THE_FIRST = 1  # the number of a pass that is neither poisoned nor guarded
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
@@ -68,6 +69,7 @@ class CheckStage:
             max_error=min(worst.load * worst.tolerance, _LARGEST_ERROR),
             error_budget=worst.tolerance,
             kernelbench_allclose=worst.allclose,
+            archive=check_set.archive,
         )
         if reduced:
             progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
@@ -82,7 +84,41 @@ class CheckStage:
             pool, plan = self._clockwork.rehearse(side, check_set, index)
         else:
             pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
-        return pool, plan, self._checker(side, pool, plan).check(check_set.trials[index])
+        checker = self._checker(side, pool, plan)
+        found = checker.check(check_set.trials[index])
+        archived = check_set.archived[index] if check_set.archived else ()
+        if not archived or found.judgement.status is not None:
+            return pool, plan, found
+        more = checker.check(archived, passes=1, number_from=_AFTER_THE_FIRST)
+        return (
+            pool,
+            plan,
+            found._replace(judgement=worse(found.judgement, more.judgement), trials=found.trials + more.trials),
+        )
+
+    def caught_by(self, side: Side, check_set: CheckSet) -> dict[str, bool]:
+        """Which generators of the check set's archive show that a worker's kernel is wrong, by what they draw.
+
+        A worker that dies of one is taken to be shown wrong by it, and nothing is known of those after it.
+        """
+        found: dict[str, bool] = {}
+        for index in reversed(range(len(check_set.variants))):
+            if not check_set.archived[index]:
+                continue
+            side.set_up(check_set.variants[index])
+            pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
+            checker = self._checker(side, pool, plan)
+            for trial in check_set.archived[index]:
+                if found.get(trial.drawn_by):
+                    continue
+                try:
+                    verdict = checker.check((trial,), passes=1, number_from=_AFTER_THE_FIRST).judgement
+                    found[trial.drawn_by] = verdict.status is not None
+                except WorkerFailed:
+                    found[trial.drawn_by] = True
+                    return found
+            side.leave(timeout_s=self._settings.call_timeout_s)
+        return found
 
     def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
         tolerance = self._problem.meta.tolerance

@@ -63,8 +63,11 @@ class Checker:
         self._outputs: dict[int, list[np.ndarray]] = {}
         self._drawn: dict[int, list[list[np.ndarray]]] = {}
 
-    def check(self, trials: Sequence[truth.Trial], *, passes: int = _REVEALS) -> Finding:
+    def check(self, trials: Sequence[truth.Trial], *, passes: int = _REVEALS, number_from: int = 0) -> Finding:
         """Reveal every trial ``passes`` times and compare all of its outputs; ends at the first window that is wrong.
+
+        Args:
+            number_from: what the first of these passes counts as, for ``before_pass``.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -73,7 +76,7 @@ class Checker:
         self._outputs, self._drawn = {}, {}
         random = bool(trials and trials[0].draws)
         for number in range(passes):
-            self._before_pass(number)
+            self._before_pass(number_from + number)
             repeats = -(-len(trials[0].draws) // passes) if random else 1
             for weights in self._rng.permutation(sorted({trial.weights for trial in trials})):
                 pending = [k for k, trial in enumerate(trials) if trial.weights == weights] * repeats
@@ -109,6 +112,8 @@ class Checker:
             else:
                 found, values = judging.judge_trial(trials[k], variant, claims, self._tolerance_scale)
                 self._outputs[k] = values
+            if found.status is not None and trials[k].drawn_by:
+                found = found._replace(reason=f"{found.reason} (inputs of the archive: {trials[k].drawn_by})")
             worst = worse(worst, found)
             if worst.status is not None:
                 break

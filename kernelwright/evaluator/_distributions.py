@@ -105,6 +105,23 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
     return _as_dtype(values, dtype)
 
 
+def as_dtype(values: FloatArray, dtype: str, domain: InputDomain) -> Array:
+    """Float64 numbers in a float dtype of torch (bfloat16 as uint16 bits), clipped to what dtype and domain hold."""
+    low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
+    return _as_dtype(np.clip(values, low, high), dtype)
+
+
+def integer_dtype(dtype: str) -> type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]:
+    """numpy's integer type of torch's name.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if dtype not in _INTEGER_DTYPES:
+        raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
+    return _INTEGER_DTYPES[dtype]
+
+
 def has_probe_format(name: str, domain: InputDomain) -> bool:
     """Whether float32 data of a distribution is made in the probe's format: what a probe has to look like."""
     return name == "normal" or (name == "uniform" and domain.fill == "uniform")

@@ -28,7 +28,7 @@ from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._session import ProblemSession
 from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator.backends import EmulatorLibrary
-from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem, Status, Verdict
+from kernelwright.records import Backend, Candidate, Environment, Evaluation, InputGenerator, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, open_sandbox, product_memfd
 
 BASELINES = (
@@ -75,6 +75,7 @@ class EvaluatorPool(Protocol):
         backend: Backend = ...,
         baselines: Sequence[str] = ...,
         on_stage: Callable[[str], None] | None = ...,
+        archive: Sequence[InputGenerator] = ...,
     ) -> ProblemSession:
         """A session on one problem, mostly for candidates of ``backend``."""
 
@@ -147,8 +148,13 @@ class Referee:
         backend: Backend = "cpp",
         baselines: Sequence[str] = ("eager", "compile"),
         on_stage: Callable[[str], None] | None = None,
+        archive: Sequence[InputGenerator] = (),
     ) -> ProblemSession:
         """A session on ``problem``; its reference has been run on the shapes of ``backend``, and found usable.
+
+        Args:
+            archive: generators of inputs that candidates are checked on as well, wherever the reference is well
+                defined on them.
 
         Raises:
             InvalidReferenceError: it is not; ``data["line"]`` is the line at fault where one is known.
@@ -157,7 +163,7 @@ class Referee:
         for name in baselines:
             if name not in BASELINES:
                 raise UsageError(f"unknown baseline {name!r}", hint=f"use some of {', '.join(BASELINES)}")
-        session = ProblemSession(self, problem, baselines=baselines, on_stage=on_stage)
+        session = ProblemSession(self, problem, baselines=baselines, on_stage=on_stage, archive=archive)
         try:
             session.prepare_for(backend)
         except BaseException:
@@ -175,10 +181,14 @@ class Referee:
         time: bool = True,
         confirm: bool = False,
         on_stage: Callable[[str], None] | None = None,
+        archive: Sequence[InputGenerator] = (),
     ) -> Evaluation:
         """One candidate in a session of its own; an unusable reference is status INVALID_REFERENCE."""
         try:
-            with self.open(problem, backend=candidate.backend, baselines=baselines, on_stage=on_stage) as session:
+            opened = self.open(
+                problem, backend=candidate.backend, baselines=baselines, on_stage=on_stage, archive=archive
+            )
+            with opened as session:
                 return session.judge(candidate, control=control, time=time, confirm=confirm)
         except InvalidReferenceError as error:
             verdict = Verdict(

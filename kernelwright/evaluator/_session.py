@@ -38,6 +38,7 @@ from kernelwright.records import (
     Evaluation,
     FailedStage,
     Finding,
+    InputGenerator,
     Problem,
     Profile,
     Stage,
@@ -61,11 +62,19 @@ class _Bench(NamedTuple):
     checks: CheckStage
 
 
+class GeneratedTrials(NamedTuple):
+    """What came of generators: where each was admitted, and trials that :meth:`ProblemSession.caught_by` reveals."""
+
+    admissions: tuple[truth.Admission, ...]
+    checks: truth.CheckSet
+
+
 class ProblemSession:
     """Judges candidates of one problem. A context manager; made by :meth:`Referee.open`.
 
     Attributes:
         problem: what is judged.
+        archive: generators of inputs that candidates are checked on besides the fixed distributions.
     """
 
     def __init__(
@@ -75,8 +84,10 @@ class ProblemSession:
         *,
         baselines: Sequence[str],
         on_stage: Callable[[str], None] | None = None,
+        archive: Sequence[InputGenerator] = (),
     ) -> None:
         self.problem = problem
+        self.archive = tuple(archive)
         self._referee = referee
         self._settings = referee.settings
         self._on_stage = on_stage or (lambda stage: None)
@@ -131,12 +142,49 @@ class ProblemSession:
             client, settings = self._bench(device).workers.oracle(), self._settings
             try:
                 oracle = truth.OracleSession(client, self.problem, settings.check_trials, settings.allow_precision)
-                self._check_sets[device_class] = oracle.check_set(device_class)
+                self._check_sets[device_class] = oracle.check_set(device_class, self.archive)
             except WorkerFailed as failed:
                 raise truth.reference_error(self.problem, failed, output=client.tail()) from None
             finally:
                 client.close()
         return self._check_sets[device_class]
+
+    def admit(self, wanted: Sequence[InputGenerator], backend: Backend = "cpp") -> GeneratedTrials:
+        """Where the reference is well defined on what generators draw, and trials of those where it is.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+        """
+        device = self._device_for(backend)
+        client, settings = self._bench(device).workers.oracle(), self._settings
+        try:
+            oracle = truth.OracleSession(client, self.problem, settings.check_trials, settings.allow_precision)
+            checks, admissions = oracle.admit(wanted, _class_of(backend, device))
+        except WorkerFailed as failed:
+            raise truth.reference_error(self.problem, failed, output=client.tail()) from None
+        finally:
+            client.close()
+        return GeneratedTrials(admissions, checks)
+
+    def caught_by(self, candidate: Candidate, trials: GeneratedTrials) -> frozenset[str]:
+        """Ids of the generators on whose draws a candidate's kernel is wrong; nothing is timed, nothing is kept.
+
+        A candidate that cannot be screened, built or constructed is caught by none: the fixed check sees that.
+        """
+        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        names = {admission.generator.describe(): admission.generator.id for admission in trials.admissions}
+        bench = self._bench(progress.device)
+        with self._referee.lane(), pinned(self._referee.own_cpu):
+            try:
+                self._screen(candidate, progress, control=False, refuse=True)
+                side = self._start(candidate, trials.checks, "build", progress)
+            except Refused:
+                return frozenset()
+            try:
+                found = bench.checks.caught_by(side, trials.checks)
+            finally:
+                self._put_away(side, progress)
+        return frozenset(names[described] for described, caught in found.items() if caught)
 
     def judge(
         self,

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelwright.errors import InvalidReferenceError, KernelwrightError, MachineError
+from kernelwright.errors import InvalidReferenceError, KernelwrightError, MachineError, UsageError
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _distributions as distributions
+from kernelwright.evaluator import _generators as generators
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._call import CallPlan
 from kernelwright.evaluator._client import Client, WorkerFailed
 from kernelwright.evaluator._fresh import like_slots
-from kernelwright.records import DeviceClass, InputDomain, KnobValue, Problem, sha256_text
+from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
 from kernelwright.sandbox import SharedMemory
 
 _MONTE_CARLO_RUNS = 8
@@ -36,6 +37,7 @@ _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
 _FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
 _TRUTH_TIMEOUT_S = 120.0
+ARCHIVED = "archived"  # the distribution of trials that an archive's generators drew
 PROBES = {"normal": "probe", "uniform": "uniform probe"}  # names of the probe's trials, by their distribution
 _NORMAL = frozenset({"own", "normal", "probe"})  # judged without the wider tails of other distributions
 _KEPT = 0.99  # share of the weights that stay in the last draw: whoever looks at a few of them believes that all do
@@ -105,6 +107,7 @@ class Trial(NamedTuple):
 
     ``partner`` is the trial whose inputs differ in the bits of one input that lower precision does not see. ``draws``
     are the reference's own outputs of many calls, where those are random and only their distribution is judged.
+    ``drawn_by`` says in words which generator of an archive drew the inputs; empty for the fixed distributions.
     """
 
     distribution: str
@@ -114,10 +117,15 @@ class Trial(NamedTuple):
     truths: tuple[Truth, ...]
     partner: int | None = None
     draws: tuple[tuple[np.ndarray, ...], ...] = ()
+    drawn_by: str = ""
 
 
 class CheckSet(NamedTuple):
-    """All variants with their trials. ``id`` names it without giving anything away."""
+    """All variants with their trials. ``id`` names it without giving anything away.
+
+    ``archived`` are trials, by variant, whose inputs the generators of the archive named ``archive`` drew. They are
+    revealed in windows of their own after the others: timed slots look like the fixed distributions, never like these.
+    """
 
     id: str
     variants: tuple[Variant, ...]
@@ -125,6 +133,20 @@ class CheckSet(NamedTuple):
     reserve: tuple[Trial, ...]  # of the first variant with the first weights: revealed only among timed calls
     flops: int  # of one call of the first variant
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
+    archived: tuple[tuple[Trial, ...], ...] = ()
+    archive: str = ""
+
+
+class Admission(NamedTuple):
+    """Whether a generator's draws are well defined, by variant: "" or why they are not."""
+
+    generator: InputGenerator
+    reasons: tuple[str, ...]
+
+    @property
+    def admitted(self) -> bool:
+        """Whether some variant can use it."""
+        return "" in self.reasons
 
 
 # ------------------------------------------------------------------------------------------------ making it
@@ -142,13 +164,17 @@ class OracleSession:
         self._random = problem.meta.randomness == "distribution"
         self._rng = distributions.secret_rng(secrets.randbits(128))
 
-    def check_set(self, device_class: DeviceClass) -> CheckSet:
+    def check_set(self, device_class: DeviceClass, archive: Sequence[InputGenerator] = ()) -> CheckSet:
         """Describe, draw and compute everything.
+
+        Args:
+            archive: generators whose draws are trials as well, on every variant where the reference is well defined
+                on them.
 
         Raises:
             InvalidReferenceError: the reference does not load or run, or cannot be judged as the problem declares it.
         """
-        variants, trials = [], []
+        variants, trials, archived = [], [], []
         read: tuple[int, ...] = ()
         reserve: tuple[Trial, ...] = ()
         flops = 0
@@ -160,12 +186,82 @@ class OracleSession:
                 if i == 0:
                     read = self._read(variant, found[0])
                     flops = self._flops(variant, found[0])
+                drawn = (self._generated(variant, generator) for generator in archive)
+                archived.append(tuple(trial for trial, reason in drawn if trial is not None and not reason))
             except WorkerFailed as failed:
                 raise reference_error(self._problem, failed, constants) from None
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
-        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, read)
+        used = archive_id(archive) if any(archived) else ""
+        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, read, tuple(archived), used)
+
+    def admit(
+        self, wanted: Sequence[InputGenerator], device_class: DeviceClass, draws: int = 2
+    ) -> tuple[CheckSet, tuple[Admission, ...]]:
+        """On which variants the reference is well defined on what each generator draws, every one of ``draws`` times.
+
+        That is: its outputs are finite, its own precision agrees with float64 within the error budget, and honest
+        rounding does not spoil the answer. The check set that comes with it has the last draw of each generator that
+        was admitted as its archived trials, by variant, and no others.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+        """
+        reasons: list[list[str]] = [[] for _ in wanted]
+        variants, archived = [], []
+        for constants in self._problem.meta.variants_for(device_class):
+            try:
+                variant = self._draw_weights(self._describe(constants))
+                trials = []
+                for at, generator in enumerate(wanted):
+                    reason, trial = "", None
+                    for _ in range(draws):
+                        trial, reason = self._generated(variant, generator)
+                        if reason:
+                            break
+                    reasons[at].append(reason)
+                    trials += [trial] if trial is not None and not reason else []
+            except WorkerFailed as failed:
+                raise reference_error(self._problem, failed, constants) from None
+            variants.append(variant)
+            archived.append(tuple(trials))
+        admissions = tuple(Admission(g, tuple(r)) for g, r in zip(wanted, reasons, strict=True))
+        kept = [admission.generator for admission in admissions if admission.admitted]
+        empty = tuple(() for _ in variants)
+        checks = CheckSet(secrets.token_hex(8), tuple(variants), empty, (), 0, (), tuple(archived), archive_id(kept))
+        return checks, admissions
+
+    def _generated(self, variant: Variant, generator: InputGenerator) -> tuple[Trial | None, str]:
+        """A trial whose inputs a generator drew, and why it is not to be used, or ""."""
+        if self._random:
+            return None, "the reference is random: its distribution is judged on the fixed inputs alone"
+        try:
+            data = self._compose_by(variant, generator)
+        except UsageError as error:
+            return None, error.message
+        trial = self._truth(variant, ARCHIVED, data)._replace(drawn_by=generator.describe())
+        return trial, _ill_defined(trial, variant, self._problem.meta.tolerance.scale)
+
+    def _compose_by(self, variant: Variant, generator: InputGenerator) -> np.ndarray:
+        """Inputs of a generator; those that it does not name are drawn plainly.
+
+        Raises:
+            UsageError: it names an input that the problem lacks, or that only the problem itself can make.
+        """
+        data = self._compose(variant, "normal")
+        placed = {
+            name: (spec, domain)
+            for name, spec, domain in zip(variant.names, variant.inputs, variant.domains, strict=False)
+            if isinstance(spec, wire.TensorSpec)
+        }
+        for name, pattern in generator.inputs.items():
+            if name not in placed:
+                raise UsageError(f"the problem has no tensor input {name!r}", hint=f"it has {', '.join(placed)}")
+            spec, domain = placed[name]
+            shape = spec.shape if spec.contiguous else (spec.elements,)
+            write_tensor(data, spec, generators.draw(pattern, shape, spec.dtype, domain, self._rng))
+        return data
 
     def _describe(self, constants: Mapping[str, KnobValue]) -> Variant:
         meta = self._problem.meta
@@ -488,6 +584,32 @@ def is_normal(distribution: str) -> bool:
 def has_few_numbers(variant: Variant) -> bool:
     """Whether the float outputs are so few numbers that nothing averages out over them."""
     return 0 < sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
+    """Why the reference itself cannot be held to its answers on a trial, or ""."""
+    if not _well_conditioned(trial, variant):
+        return "honest rounding alone spoils the answer"
+    for truth, spec in zip(trial.truths, variant.outputs, strict=True):
+        if truth.kind != "float":
+            continue
+        if not (np.all(np.isfinite(truth.exact)) and np.all(np.isfinite(truth.low))):
+            return "the reference is not finite"
+        if np.any(np.abs(truth.exact) > budget.largest(spec.dtype)):
+            return "the answer overflows its dtype"
+        report = budget.judge_output(
+            truth.low,
+            truth.exact,
+            truth.scale,
+            trial.reduction,
+            distribution_is_normal=is_normal(trial.distribution),
+            tolerance_scale=tolerance_scale,
+            dtype=spec.dtype,
+        )
+        if not report.passed:
+            return f"the reference's own precision does not agree with float64: {report.reason}"
+    return ""
 
 
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:

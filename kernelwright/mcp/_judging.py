@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
-from kernelwright.records import Backend, Candidate, Evaluation, Problem
+from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 
 if TYPE_CHECKING:
     from kernelwright.evaluator import ProblemSession, Referee
@@ -46,10 +46,16 @@ class _Open:
 
 
 class Judging:
-    """Judges candidates, one at a time. Belongs to one thread; a context manager."""
+    """Judges candidates, one at a time. Belongs to one thread; a context manager.
 
-    def __init__(self, settings: Settings) -> None:
+    ``archive_of`` knows the generators of inputs that a problem's candidates are checked on as well.
+    """
+
+    def __init__(
+        self, settings: Settings, archive_of: Callable[[Problem], Sequence[InputGenerator]] = lambda problem: ()
+    ) -> None:
         self._settings = settings
+        self._archive_of = archive_of
         self._ending = ExitStack()
         self._referee: Referee | None = None
         self._open: list[_Open] = []  # the one that was used last stands last
@@ -100,7 +106,12 @@ class Judging:
             # As a verdict, which is what the referee makes of it; anew, since a session's own worker may have gone.
             self._forget(problem)
             return self._opened().evaluate(
-                candidate, problem, baselines=self._settings.baselines, time=time, on_stage=self._tell
+                candidate,
+                problem,
+                baselines=self._settings.baselines,
+                time=time,
+                on_stage=self._tell,
+                archive=self._archive_of(problem),
             )
 
     def _session(self, problem: Problem, backend: Backend) -> _Open:
@@ -122,6 +133,7 @@ class Judging:
             backend=backend,
             baselines=self._settings.baselines,
             on_stage=lambda stage: self._tell(stage),
+            archive=self._archive_of(problem),
         )
         return _Open(problem, backend, ending.enter_context(opened), ending, clock.monotonic())
 

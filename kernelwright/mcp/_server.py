@@ -35,7 +35,7 @@ def serve(settings: Settings) -> bool:
         StoreError: the store cannot be opened.
     """
     lane = Lane()
-    with Store.open(settings.store) as store, Judging(settings) as judging:
+    with Store.open(settings.store) as store, Judging(settings, store.archive) as judging:
         server = build_server(Tools(Answers(settings, store), lane, judging))
         spoken: Future[None] = Future()
         # A daemon: after a signal, it may be reading standard input still, and nothing can stop it from that.

@@ -4,6 +4,7 @@ Used by the trusted process only. ``Store.open(path)`` is the way in; the rest a
 """
 
 from kernelwright.store._rows import (
+    ArchivedGenerator,
     BestRow,
     Event,
     IntegrityReport,
@@ -25,6 +26,7 @@ from kernelwright.store._rows import (
 from kernelwright.store._store import Store
 
 __all__ = [
+    "ArchivedGenerator",
     "BestRow",
     "Event",
     "IntegrityReport",

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelwright.errors import StoreError, UsageError
-from kernelwright.records import Advice, Candidate, Environment, Problem, ProblemMeta, sha256_text
+from kernelwright.records import Advice, Candidate, Environment, InputGenerator, Problem, ProblemMeta, sha256_text
 from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._connection import Connection
 from kernelwright.store._ids import new_id, utc_now
-from kernelwright.store._rows import LineageEdge, Note, SearchHit
+from kernelwright.store._rows import ArchivedGenerator, LineageEdge, Note, SearchHit
 
 _LEAST_PREFIX = 6
 _HEX = re.compile(r"[0-9a-f]+")
 _EXCERPT_WORDS = 16
+
+
+def version_of(problem: Problem) -> str:
+    """The name of a version of a problem by content, wherever its file lies: 16 hex digits."""
+    identity = problem.model_dump(mode="python", exclude={"path"})
+    return sha256_text(dump_json(identity, sort_keys=True))[:16]
 
 
 class Catalog:
@@ -57,8 +63,7 @@ class Catalog:
         A version is named by the hash of identity, source and metadata. Boards and look-ups see evaluations of the
         current version only: a changed reference starts anew.
         """
-        identity = problem.model_dump(mode="python", exclude={"path"})
-        version = sha256_text(dump_json(identity, sort_keys=True))[:16]
+        version = version_of(problem)
         with self._connection.write():
             row = {
                 "version": version,
@@ -115,6 +120,54 @@ class Catalog:
         if not rows:
             raise StoreError(f"problem {problem_id!r} was not recorded", hint="call record_problem first")
         return str(rows[0]["version"])
+
+    def add_generators(
+        self, problem: Problem, wanted: Iterable[InputGenerator], *, author: str, evidence: Mapping[str, Any]
+    ) -> int:
+        """Put generators into the archive of this version of a problem; returns how many were new.
+
+        Args:
+            author: who proposed them.
+            evidence: for each generator's id, what it was admitted for; kept as JSON.
+        """
+        with self._connection.write():
+            version = self.record_problem(problem)
+            known = {row["id"] for row in self._generators(version)}
+            new = {generator.id: generator for generator in wanted if generator.id not in known}
+            for generator in new.values():
+                row = {
+                    "problem_version": version,
+                    "id": generator.id,
+                    "definition_json": dump_json(generator),
+                    "author": author,
+                    "evidence_json": dump_json(evidence.get(generator.id, {})),
+                    "created_at": utc_now(),
+                }
+                self._connection.insert("generators", row)
+        return len(new)
+
+    def archive(self, problem: Problem) -> tuple[InputGenerator, ...]:
+        """The generators of this version of a problem, oldest first; none where its text or domains have changed."""
+        return tuple(
+            load_record(InputGenerator, row["definition_json"]) for row in self._generators(version_of(problem))
+        )
+
+    def archived(self, problem: Problem) -> tuple[ArchivedGenerator, ...]:
+        """The same with who proposed each, when, and what it was admitted for."""
+        return tuple(
+            ArchivedGenerator(
+                generator=load_record(InputGenerator, row["definition_json"]),
+                author=row["author"],
+                created_at=row["created_at"],
+                evidence=json.loads(row["evidence_json"]),
+            )
+            for row in self._generators(version_of(problem))
+        )
+
+    def _generators(self, version: str) -> list[dict[str, Any]]:
+        return self._connection.rows(
+            "SELECT * FROM generators WHERE problem_version = ? ORDER BY created_at, id", [version]
+        )
 
     # ----------------------------------------------------------------------------------------- environments
 

@@ -451,6 +451,37 @@ def m006_model_calls(db: Database) -> None:
     db.executescript(_CALLS)
 
 
-STEPS = (m001_tables, m002_append_only, m003_search, m004_views, m005_kernel_resources, m006_model_calls)
+_GENERATORS = """
+CREATE TABLE generators (
+    problem_version TEXT NOT NULL REFERENCES problems(version),
+    id TEXT NOT NULL,
+    definition_json TEXT NOT NULL,
+    author TEXT NOT NULL,
+    evidence_json TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (problem_version, id)
+) STRICT;
+"""
+
+
+def m007_generators(db: Database) -> None:
+    """A problem's archive: generators of inputs on which candidates are checked besides the fixed distributions."""
+    db.executescript(_GENERATORS)
+    for verb in ("UPDATE", "DELETE"):
+        db.execute(
+            f"CREATE TRIGGER generators_refuse_{verb.lower()} BEFORE {verb} ON generators "
+            "BEGIN SELECT RAISE(ABORT, 'generators is append-only'); END"
+        )
+
+
+STEPS = (
+    m001_tables,
+    m002_append_only,
+    m003_search,
+    m004_views,
+    m005_kernel_resources,
+    m006_model_calls,
+    m007_generators,
+)
 for _step in STEPS:
     MIGRATIONS()(_step)

@@ -10,6 +10,7 @@ from kernelwright.records import (
     Candidate,
     Environment,
     Evaluation,
+    InputGenerator,
     Interval,
     LLMCall,
     Record,
@@ -193,6 +194,15 @@ class RequestCount(Record):
     requests: int
     tokens: int
     cost_usd: float | None
+
+
+class ArchivedGenerator(Record):
+    """A generator of inputs in a problem's archive. ``evidence``: what it was admitted for, as its author says."""
+
+    generator: InputGenerator
+    author: str
+    created_at: str
+    evidence: dict[str, Any]
 
 
 class LineageEdge(Record):

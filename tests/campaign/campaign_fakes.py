@@ -17,6 +17,7 @@ from kernelwright.records import (
     Correctness,
     Environment,
     Evaluation,
+    InputGenerator,
     Interval,
     Problem,
     Profile,
@@ -150,6 +151,7 @@ class FakeReferee:
     judged: list[tuple[str, str, bool]] = field(default_factory=list)
     weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name
     linted: list[str] = field(default_factory=list)
+    archives: dict[str, tuple[InputGenerator, ...]] = field(default_factory=dict)  # by problem name, as opened last
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
 
     @contextmanager
@@ -160,8 +162,10 @@ class FakeReferee:
         backend: str = "cpp",
         baselines: Sequence[str] = (),
         on_stage: Callable[[str], None] | None = None,
+        archive: Sequence[InputGenerator] = (),
     ) -> Any:
         self.point(f"open {problem.name}")
+        self.archives[problem.name] = tuple(archive)
         waiting = self.faults.get(problem.name, [])
         if waiting and isinstance(waiting[0], InvalidReferenceError):
             raise waiting[0]
@@ -172,6 +176,7 @@ class FakeReferee:
 
     def evaluate(self, candidate: Candidate, problem: Problem, *, on_stage: Any = None, **more: Any) -> Evaluation:
         more.pop("baselines", None)
+        more.pop("archive", None)
         return FakeSession(self, problem, on_stage or no_point).judge(candidate, **more)
 
     def __enter__(self) -> FakeReferee:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -232,14 +233,17 @@ def test_rounds_without_a_gain_end_a_problem(tmp_path, store):
 
 
 def test_the_first_signal_lets_requests_in_flight_end_and_pays_for_them(tmp_path, store):
+    noticed = threading.Event()
+
     def script(asked):
         if asked.number == 0:
             os.kill(os.getpid(), signal.SIGTERM)
+        noticed.wait()
         return well_behaved(asked)
 
     with default_signals(), serve(script) as server:
         settings = settings_of(tmp_path, server, parallel_problems=2)
-        first = campaign(settings, store, signals=True)[0].run(problems(6))
+        first = campaign(settings, store, signals=True, tell=_sets_once_stopping(noticed))[0].run(problems(6))
         assert first.status == "interrupted"
         assert {state for (state,) in _states(store)} == {"settled"}
         asked = len(server.asked)
@@ -251,18 +255,30 @@ def test_the_first_signal_lets_requests_in_flight_end_and_pays_for_them(tmp_path
 
 
 def test_the_second_signal_ends_a_request_that_nobody_answers(tmp_path, store):
+    noticed = threading.Event()
+
     def script(asked):
-        for _ in range(2):
+        if asked.number == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            noticed.wait()  # of two signals that come together Python's main thread sees one
             os.kill(os.getpid(), signal.SIGINT)
         return Hang()
 
     with default_signals(), serve(script) as server:
         settings = settings_of(tmp_path, server, parallel_problems=2)
-        result = campaign(settings, store, signals=True)[0].run(problems(2))
+        result = campaign(settings, store, signals=True, tell=_sets_once_stopping(noticed))[0].run(problems(2))
     assert result.status == "interrupted"
     assert store.run(result.run_id).status == "interrupted"
     assert store.spending(result.run_id).open == 0
     assert {state for (state,) in _states(store)} == {"booked"}
+
+
+def _sets_once_stopping(noticed: threading.Event):
+    def tell(event):
+        if event.kind == "stopping":
+            noticed.set()
+
+    return tell
 
 
 def _states(store) -> list[tuple[str]]:

@@ -14,7 +14,7 @@ from kernelwright.campaign import Campaign, CampaignResult, problems_of, rows_of
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
-from kernelwright.records import Problem, Stage, Status
+from kernelwright.records import InputGenerator, InputPattern, Problem, Stage, Status
 from kernelwright.sandbox import WorkerFailed
 from kernelwright.store import Store
 
@@ -309,3 +309,11 @@ def test_a_lint_that_cannot_run_does_not_stop_the_run(settings, store):
     assert result.rows[0].candidate is not None
     assert LintRecords(settings.cache_dir).get(PROBLEMS[0]) is None
     assert any("the lint could not run" in event.data["text"] for event in told if event.kind == "note")
+
+
+def test_every_problem_is_opened_with_its_archive(settings, store):
+    ties = InputGenerator(inputs={"x": InputPattern(kind="ties")})
+    store.add_generators(PROBLEMS[1], [ties], author="offline", evidence={})
+    referee = FakeReferee(SPEEDUPS)
+    run(settings, store, referee)
+    assert referee.archives == {"one": (), "two": (ties,), "three": ()}

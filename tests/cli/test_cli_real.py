@@ -298,3 +298,23 @@ def test_triton_kernels_are_written_checked_and_ranked_without_a_device(place):
     assert [kernel["candidate"] for kernel in row["ranked"]].index(row["candidate"]) == 0
     assert all("registers" in kernel["evidence"] for kernel in row["ranked"])
     assert len(row["ranked"]) == 2
+
+
+@needs_tools
+def test_an_archive_is_made_shown_and_used(place):
+    shown = result(place, "problems", "archive", "scaled.py")
+    assert (shown["generators"], shown["archive"]) == ([], "")
+    made = result(place, "problems", "archive", "scaled.py", "--make")
+    faults = {name.partition(" of ")[0] for name in made["made"]["archive"]["survivors"]}
+    assert "dropped-after-a-climb" in faults  # climbs of 16 numbers do not happen by chance
+    assert made["generators"]
+    with kernelwright(place, "problems", "archive", "scaled.py") as process:
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert "sorted" in out
+    assert "dropped-after-a-climb" in out
+    again = result(place, "problems", "archive", "scaled.py", "--make")
+    assert again["archive"] == made["archive"], "what is caught already is no reason for another generator"
+    verdict = result(place, "optimize", "scaled.py", "--rounds", "1")
+    shown = result(place, "kernels", "show", verdict["problems"][0]["candidate"])
+    assert {entry["verdict"]["correctness"]["archive"] for entry in shown["evaluations"]} >= {made["archive"]}

@@ -41,7 +41,7 @@ class _Noted:
     def __exit__(self, *details):
         self.sessions.log.append(f"close {self.name}")
 
-    def open(self, problem, *, backend, baselines, on_stage):
+    def open(self, problem, *, backend, baselines, on_stage, archive):
         self.sessions.log.append(f"open {problem.name} {backend}")
         return _Noted(self.sessions, f"{problem.name} {backend}")
 

@@ -1,0 +1,134 @@
+"""A problem's archive: its generators are used where the reference is well defined, and show what others do not."""
+
+from __future__ import annotations
+
+import pytest
+from referee_candidates import RIGHT
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem
+
+from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
+from kernelwright.records import Candidate, InputGenerator, InputPattern, Status, archive_id
+
+FAR_BELOW = InputGenerator(inputs={"x": InputPattern(kind="offset", magnitude=-100.0)})
+RANDOM = """
+import torch
+from torch import nn
+
+PROBLEM = {
+    "category": "random",
+    "randomness": "distribution",
+    "inputs": {"x": {"fill": "normal", "low": -4.0, "high": 4.0}},
+    "variants": {"cpu": [{}]},
+}
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * torch.bernoulli(torch.full_like(x, 0.5))
+
+
+def get_inputs():
+    return [torch.randn(64, 128)]
+
+
+def get_init_inputs():
+    return []
+"""
+SHARES = """
+import torch
+from torch import nn
+
+PROBLEM = {
+    "category": "normalization",
+    "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
+    "variants": {"cpu": [{"ROWS": 32}, {"ROWS": 64}]},
+}
+ROWS = 32
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x / x.sum(dim=-1, keepdim=True)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, 96) + 10.0]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def archived(referee):
+    problem = make_problem(SOFTMAX_PROBLEM, "softmax")
+    with referee.open(problem, baselines=("eager",), archive=[FAR_BELOW]) as session:
+        yield session
+
+
+def candidate(source: str) -> Candidate:
+    return Candidate(problem_id="test/level1/softmax", source=source, backend="cpp")
+
+
+def fault(name: str) -> Candidate:
+    found = next(mutation for mutation in MUTATIONS if mutation.name == name)
+    return candidate(mutate(RIGHT, found))
+
+
+def test_a_fault_that_the_fixed_distributions_pass_is_shown_by_the_archive(softmax, archived):
+    wrong = fault("all-far-below-zero")
+    assert softmax.judge(wrong, time=False).verdict.status is Status.PASSED
+    verdict = archived.judge(wrong, time=False).verdict
+    assert verdict.status is Status.INCORRECT_NUMERICAL
+    assert "x: offset, magnitude -100" in verdict.reason
+    assert verdict.correctness.archive == archive_id([FAR_BELOW])
+
+
+def test_a_right_kernel_passes_and_is_timed_with_the_archive(softmax, archived):
+    verdict = archived.judge(candidate(RIGHT)).verdict
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert verdict.timing is not None
+    assert verdict.correctness.archive == archive_id([FAR_BELOW])
+    without = softmax.judge(candidate(RIGHT), time=False).verdict.correctness
+    assert without.archive == ""
+    assert verdict.correctness.trials == without.trials + 2  # one a variant
+
+
+def test_where_the_reference_is_ill_defined_a_generator_is_not_admitted(referee):
+    cancelling = InputGenerator(inputs={"x": InputPattern(kind="alternating", magnitude=9900.0)})
+    zeros = InputGenerator(inputs={"x": InputPattern(kind="constant", magnitude=0.0)})
+    plain = InputGenerator(inputs={"x": InputPattern(kind="one_sided", magnitude=2.0)})
+    unknown = InputGenerator(inputs={"bias": InputPattern(kind="constant")})
+    with referee.open(make_problem(SHARES, "shares"), baselines=("eager",), archive=[cancelling, zeros]) as session:
+        found = {a.generator: a for a in session.admit([cancelling, zeros, plain, unknown]).admissions}
+        used = session.prepare()
+    assert found[plain].admitted
+    assert not found[cancelling].admitted
+    assert not found[zeros].admitted
+    assert "not finite" in found[zeros].reasons[0]
+    assert "no tensor input 'bias'" in found[unknown].reasons[0]
+    assert used.archived == ((), ())  # neither is a reason to refuse anybody
+    assert used.archive == ""
+
+
+def test_a_random_reference_has_no_archive(referee):
+    with referee.open(make_problem(RANDOM, "random"), baselines=("eager",), archive=[FAR_BELOW]) as session:
+        assert session.prepare().archived == ((),)
+        assert "random" in session.admit([FAR_BELOW]).admissions[0].reasons[0]
+
+
+def test_the_tester_finds_what_shows_the_faults_that_pass(softmax):
+    names = ("odd-last", "all-far-below-zero", "dropped-after-a-climb")
+    wanted = [mutation for mutation in MUTATIONS if mutation.name in names]
+    faulty = seed_faults([candidate(RIGHT)], wanted)
+    made = OfflineTester(softmax, softmax.problem).make(faulty)
+    assert {name.partition(" of ")[0] for name in made.survivors} == set(names[1:])  # an odd size is a variant
+    assert made.caught == tuple(sorted(made.survivors))
+    trials = softmax.admit(made.generators)
+    assert all(admission.admitted for admission in trials.admissions)
+    for name in made.survivors:
+        assert softmax.caught_by(faulty[name], trials)
+    assert not softmax.caught_by(candidate(RIGHT), trials)
+    for generator in made.generators:
+        assert made.evidence[generator.id]
