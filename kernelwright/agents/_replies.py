@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -179,7 +180,13 @@ def ask(
 
 def schema_of(reply: type[BaseModel]) -> dict[str, Any]:
     """The JSON schema that a reply must have: every field required, nothing else allowed."""
-    return reply.model_json_schema()
+    schema: dict[str, Any] = json.loads(_schema_text(reply))
+    return schema
+
+
+@functools.cache
+def _schema_text(reply: type[BaseModel]) -> str:
+    return json.dumps(reply.model_json_schema())
 
 
 def _parsed(text: str, stop: str, adapter: TypeAdapter[Any], others: list[TypeAdapter[Any]]) -> tuple[Any, str]:

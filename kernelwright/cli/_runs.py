@@ -98,6 +98,7 @@ def show(common: Common, run_id: str) -> None:
         costs, counts = store.run_costs(run.id), store.request_counts(run.id)
         device_s = store.device_seconds(run.id)
         verifier = verifier_record(store, run.id)
+        differing = [event.data for event in store.events(run.id, kind="prompt-differs")]
     config = run.config
     lines = [
         f"run {run.id}: {run.status}, {duration(run.seconds)}",
@@ -107,6 +108,8 @@ def show(common: Common, run_id: str) -> None:
     lines += _spending(config, costs, device_s)
     if verifier is not None:
         lines.append(_verifier_line(config.verifier, verifier))
+    if differing:
+        lines.append(f"replay: {_prompts(len(differing))} from what was recorded, as measured times do")
     if run.status in LIVE:
         lines.append(f"resume with: kernelwright resume {run.id}{common.store_flag}")
     data = {
@@ -118,6 +121,7 @@ def show(common: Common, run_id: str) -> None:
         "costs": costs,
         "requests": counts,
         "verifier": verifier,
+        "prompts_that_differ": differing,
         "problems": [with_rules(row, lints[row.problem]) for row in rows],
     }
     tables = result_tables(rows, config.baselines, stdout_console().width, lints)
@@ -158,6 +162,10 @@ def _verifier_line(name: str, record: TrackRecord) -> str:
         f"verifier {name}: {record.standing}, {', '.join(shares)} over {record.judged} verdicts, "
         f"{record.passed_over} candidates not judged"
     )
+
+
+def _prompts(count: int) -> str:
+    return "1 prompt differs" if count == 1 else f"{count} prompts differ"
 
 
 def _of(most: float | None, shown: Callable[[float], str]) -> str:

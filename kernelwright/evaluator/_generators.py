@@ -131,7 +131,7 @@ def _uneven_rows(z: _Rows, p: InputPattern, domain: InputDomain, rng: np.random.
     """Runs are counted over all rows, so that a count as long as a row gives every row its own size."""
     runs = -(-z.size // p.count)
     widest = math.log2(max(abs(p.magnitude), 1.0 / abs(p.magnitude)))
-    factors = np.exp2(np.rint(rng.uniform(0.0, widest, runs)) * (1.0 if abs(p.magnitude) >= 1.0 else -1.0))
+    factors: _Rows = np.exp2(np.rint(rng.uniform(0.0, widest, runs)) * (1.0 if abs(p.magnitude) >= 1.0 else -1.0))
     return z * np.repeat(factors, p.count)[: z.size].reshape(z.shape)
 
 

@@ -7,6 +7,7 @@ layouts that differ from those of the built-in suite, so that none of them is a 
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,9 @@ _NEAREST: Final = {
 }
 
 
+_KEPT = 256  # files of which is remembered what was read from them: a problem's is asked for in every round
+
+
 class Exemplar(Record):
     """A right kernel. ``problem`` is the whole file of its reference, ``source`` the candidate."""
 
@@ -66,11 +70,13 @@ class Exemplar(Record):
         return _class_source(self.problem, "Model")
 
 
+@functools.cache
 def exemplar_names() -> tuple[tuple[Backend, str], ...]:
     """(backend, category) of every exemplar."""
     return tuple((b, path.stem) for b in _BACKENDS for path in sorted(_FOLDER.joinpath(b).glob("*.py")))
 
 
+@functools.cache
 def read_exemplar(backend: Backend, category: str) -> Exemplar:
     """The exemplar of a backend and category.
 
@@ -109,6 +115,7 @@ def exemplar_for(problem: Problem, backend: Backend) -> Exemplar | None:
     return None if _shape(found.reference) == _shape(_class_source(problem.source, "Model")) else found
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def _class_source(source: str, name: str) -> str:
     """The text of a class of a file; all of the file where it has none, or does not parse."""
     try:
@@ -119,6 +126,7 @@ def _class_source(source: str, name: str) -> str:
     return (found and ast.get_source_segment(source, found)) or source
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def _shape(source: str) -> str:
     """The tree of a class without its own name, those of variables, annotations and docstrings."""
     try:

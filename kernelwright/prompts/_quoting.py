@@ -5,6 +5,7 @@ A fence's marker is a hash of what it encloses. Content cannot hold its own hash
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Uncommented(NamedTuple):
     note: str
 
 
+@functools.lru_cache(maxsize=128)  # a kernel is shown in several prompts
 def strip_comments(source: str) -> Uncommented:
     """A candidate's Python without comments and docstrings, and the C, C++ or CUDA inside of it without comments.
 

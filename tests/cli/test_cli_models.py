@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -112,7 +113,23 @@ def test_a_recording_of_a_run_is_replayed(terminal, problem_file, server, tmp_pa
     replay = f"replay:{recording}"
     terminal("optimize", problem_file, "--coder", replay, "--judge", "scripted", "--rounds", "2")
     assert len(server.asked) == asked
-    assert terminal.json("runs", "show", "last")["costs"]["cost_usd"] == 0.0
+    shown = terminal.json("runs", "show", "last")
+    assert shown["costs"]["cost_usd"] == 0.0
+    assert shown["prompts_that_differ"] == []
+
+
+def test_a_replay_says_which_prompts_differed(terminal, problem_file, server, tmp_path):
+    optimize(terminal, problem_file, *BUDGET)
+    recording = tmp_path / "run.jsonl"
+    terminal("runs", "record", "last", "-o", recording)
+    rows = [json.loads(line) for line in recording.read_text().splitlines()]
+    rows[1]["prompt_sha256"] = "0" * 64
+    recording.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    replay = f"replay:{recording}"
+    terminal("optimize", problem_file, "--coder", replay, "--judge", "scripted", "--rounds", "2")
+    (differing,) = terminal.json("runs", "show", "last")["prompts_that_differ"]
+    assert (differing["step"], differing["role"], differing["recorded"]) == (1, "coder", "0" * 64)
+    assert "1 prompt differs" in terminal("runs", "show", "last").stdout
 
 
 def test_an_offline_run_has_nothing_to_record(terminal, problem_file, tmp_path):
