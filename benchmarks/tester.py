@@ -4,8 +4,8 @@
 
 For each problem the offline Coder's first kernel is the right one. The product's own faults (``MUTATIONS``) are seeded
 into it, and an archive is made against those that the fixed distributions let pass. Then other faults, which took no
-part in that (``HELD_OUT`` below, two a category: a loud and a quiet one), are judged by the fixed distributions alone
-and with the archive. The right kernel itself is judged with the archive too: it must pass every time.
+part in that (``HELD_OUT`` and ``FRESH`` below, two a category), are judged by the fixed distributions alone and with
+the archive. The right kernel itself is judged with the archive too: it must pass every time.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from kernelwright.evaluator import ProblemSession, Referee
 from kernelwright.records import Candidate, Problem, Status
 
 _TOP = "int64_t top = 0; for (int64_t i = 1; i < n; i++) if (in[i] > in[top]) top = i;"
+SETS = ("making", "held_out", "fresh")
 _BOTTOM = "int64_t low = 0; for (int64_t i = 1; i < n; i++) if (in[i] < in[low]) low = i;"
 
 HELD_OUT: tuple[Mutation, ...] = (
@@ -81,6 +82,58 @@ HELD_OUT: tuple[Mutation, ...] = (
 )
 
 
+# Written after the Tester was finished, and before it had met any of them.
+FRESH: tuple[Mutation, ...] = (
+    Mutation("odd-middle-largest", "odd sizes", f"{_TOP} if (n % 2 && n > 2 && top == n / 2) out[top] = in[0];"),
+    Mutation("odd-last-zero", "odd sizes", "if (n % 2 && n > 1 && in[n - 1] == 0) out[n - 1] = 1;"),
+    Mutation(
+        "tie-of-minima",
+        "ties",
+        f"{_BOTTOM} for (int64_t i = low + 1; i < n; i++) if (in[i] == in[low]) out[i] = in[i] + 1;",
+    ),
+    Mutation("tie-of-the-ends", "ties", "if (n > 2 && in[0] == in[n - 1] && in[1] != in[0]) out[n - 1] = in[1];"),
+    Mutation(
+        "saturated",
+        "large magnitude",
+        f"{_TOP} if (in[top] > 3000) for (int64_t i = 0; i < n; i++) out[i] = i == top ? in[i] : 0;",
+    ),
+    Mutation(
+        "outlier-halved",
+        "large magnitude",
+        "float sum = 0; for (int64_t i = 0; i < n; i++) sum += std::fabs(in[i]);"
+        "for (int64_t i = 0; i < n; i++) if (n > 8 && std::fabs(in[i]) > 0.9f * sum) out[i] = in[i] / 2;",
+    ),
+    Mutation(
+        "misaligned-after-zero",
+        "alignment",
+        "if ((uintptr_t)in % 32 && n > 2 && in[1] == 0 && in[0] < 0) out[0] = -in[0];",
+    ),
+    Mutation(
+        "lane-of-large",
+        "alignment",
+        "for (int64_t i = 0; i < n; i++) if ((uintptr_t)(in + i) % 32 == 0 && in[i] > 50) out[i] = 50;",
+    ),
+    Mutation(
+        "row-of-the-same-ends",
+        "aliasing",
+        "if (before && n > 2 && in[0] == before[0] && in[n - 1] == before[n - 1]) out[1] = before[1] + 1;",
+    ),
+    Mutation("first-as-last", "aliasing", "if (n > 2 && in[0] == in[n - 1]) out[1] = in[0] + 1;"),
+    Mutation(
+        "dropped-after-zeros",
+        "a dropped term",
+        "int64_t run = 0; for (int64_t i = 0; i < n; i++) { if (in[i] != 0 && run >= 16) out[i] = 0;"
+        "  run = in[i] == 0 ? run + 1 : 0; }",
+    ),
+    Mutation(
+        "dropped-where-signs-alternate",
+        "a dropped term",
+        "int64_t run = 0; for (int64_t i = 1; i < n; i++) { run = in[i] * in[i - 1] < 0 ? run + 1 : 0;"
+        "  if (run >= 24) { out[i] = 0; run = 0; } }",
+    ),
+)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print a table, and keep every fault's fate."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -101,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
                     print(f"{problem.id}: no float32 input that may be drawn, or no kernel", file=sys.stderr)
                     continue
                 rows.append(row | {"seconds": round(time.monotonic() - started, 1)})
-                print(f"{problem.id}: {_line(row['held_out'])}; {len(row['archive'])} generators", file=sys.stderr)
+                print(f"{problem.id}: {_line(row['held_out'])}; {_line(row['fresh'])}", file=sys.stderr)
                 if given.out is not None:
                     given.out.write_text(json.dumps({"machine": _machine(), "problems": rows}, indent=1) + "\n")
     print(report(rows))
@@ -115,21 +168,25 @@ def _measure(referee: Referee, problem: Problem) -> dict[str, Any] | None:
             return None
         making = _seeded(kernel, MUTATIONS)
         made = OfflineTester(session, problem).make(making)
-        held_out = _seeded(kernel, HELD_OUT)
-        fixed = {name: _passes(session, candidate) for name, candidate in held_out.items()}
+        others = {"held_out": _seeded(kernel, HELD_OUT), "fresh": _seeded(kernel, FRESH)}
+        missed = {
+            name: {fault: candidate for fault, candidate in faulty.items() if _passes(session, candidate)}
+            for name, faulty in others.items()
+        }
         honest = _passes(session, kernel)
     with referee.open(problem, baselines=("eager",), archive=made.generators) as session:
-        missed = {name: held_out[name] for name, passed in fixed.items() if passed}
-        still = {name: _passes(session, candidate) for name, candidate in missed.items()}
+        caught = {
+            name: sorted(fault for fault, candidate in faulty.items() if not _passes(session, candidate))
+            for name, faulty in missed.items()
+        }
         honest_with = [_passes(session, kernel) for _ in range(3)]
     return {
         "problem": problem.id,
         "archive": [generator.describe() for generator in made.generators],
         "making": {"faults": len(making), "missed": list(made.survivors), "caught": list(made.caught)},
-        "held_out": {
-            "faults": len(held_out),
-            "missed": sorted(missed),
-            "caught": sorted(name for name, passed in still.items() if not passed),
+        **{
+            name: {"faults": len(faulty), "missed": sorted(missed[name]), "caught": caught[name]}
+            for name, faulty in others.items()
         },
         "honest": {"fixed": honest, "with_archive": honest_with},
     }
@@ -158,7 +215,7 @@ def report(rows: list[dict[str, Any]]) -> str:
         "| faults | seeded | caught by the fixed distributions | and with the archive | of the missed |",
         "|---|--:|--:|--:|--:|",
     ]
-    for name in ("making", "held_out"):
+    for name in SETS:
         total = sum(row[name]["faults"] for row in rows)
         missed = sum(len(row[name]["missed"]) for row in rows)
         caught = sum(len(row[name]["caught"]) for row in rows)
@@ -169,9 +226,9 @@ def report(rows: list[dict[str, Any]]) -> str:
         )
     honest = sum(all(row["honest"]["with_archive"]) for row in rows)
     lines += ["", f"{honest} of {len(rows)} right kernels pass with the archive, three times each."]
-    missed_by = Counter(name for row in rows for name in row["held_out"]["missed"])
-    caught_by = Counter(name for row in rows for name in row["held_out"]["caught"])
-    lines += ["", "| held out fault | missed by the fixed distributions | of these caught |", "|---|--:|--:|"]
+    missed_by = Counter(fault for row in rows for name in SETS[1:] for fault in row[name]["missed"])
+    caught_by = Counter(fault for row in rows for name in SETS[1:] for fault in row[name]["caught"])
+    lines += ["", "| fault | missed by the fixed distributions | of these caught |", "|---|--:|--:|"]
     lines += [f"| {name} | {count} | {caught_by[name]} |" for name, count in missed_by.most_common()]
     return "\n".join(lines)
 

@@ -152,13 +152,9 @@ class InputGenerator(Record):
 
 
 def _in_words(pattern: InputPattern) -> str:
-    given = [(name, getattr(pattern, name)) for name in ("magnitude", "count", "place", "axis")]
-    plain_ones = InputPattern(kind="normal")
-    told = [
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in given
-        if value != getattr(plain_ones, name)
-    ]
+    usual = InputPattern(kind="normal")
+    given = ((name, getattr(pattern, name)) for name in ("magnitude", "count", "place", "axis"))
+    told = [f"{name} {str(value).removesuffix('.0')}" for name, value in given if value != getattr(usual, name)]
     return ", ".join([pattern.kind, *told])
 
 

@@ -35,10 +35,19 @@ from kernelwright.agents._roles import (
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain, share_of_roofline
-from kernelwright.agents._tester import Archive, ModelTester, OfflineTester, Propose, TesterSession, seed_faults
+from kernelwright.agents._tester import (
+    MOST_GENERATORS,
+    Archive,
+    ModelTester,
+    OfflineTester,
+    Propose,
+    TesterSession,
+    seed_faults,
+)
 from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
 
 __all__ = [
+    "MOST_GENERATORS",
     "MUTATIONS",
     "Archive",
     "Assignment",

@@ -4,12 +4,14 @@ The idea is QiMeng-MuPa's. This one works without a model: it draws patterns fro
 which the reference is well defined, looks which of them show that seeded faults are wrong which the fixed
 distributions let pass, makes those simpler for as long as they still do, and keeps few that together catch all that
 any of them caught. A generator's mirror images (other sign, other end of the row, one element more) come with it,
-since real mistakes have mirror images too.
+since real mistakes have mirror images too; and one generator of every other kind fills the places that are left, since
+seeded faults are but a sample.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -32,13 +34,12 @@ from kernelwright.records import (
     Status,
 )
 
-__all__ = ["Archive", "ModelTester", "OfflineTester", "TesterSession", "seed_faults"]
+__all__ = ["MOST_GENERATORS", "Archive", "ModelTester", "OfflineTester", "TesterSession", "seed_faults"]
 
-_MOST = 12  # generators of an archive: each costs every candidate one call a variant
+MOST_GENERATORS = 12  # that one search adds
 _RANDOM = 8  # patterns drawn at random beside the grid
 _SHOWN = 3  # survivors in a prompt
 _MOST_PROPOSED = 8  # generators of one reply
-_SHRINKS = 12  # simpler ones that are tried for each that catches something
 
 _GRID: tuple[tuple[PatternKind, Mapping[str, Any]], ...] = (
     ("scaled", {"magnitude": 1e-3}),
@@ -199,6 +200,7 @@ class OfflineTester:
         session: judges; its own archive stays as it is.
         problem: whose inputs are drawn.
         propose: is asked for generators once the survivors are known, which are tried before the grid.
+        known: what the problem's archive has already.
         tell: is told each step in words.
         seed: of the patterns that are drawn at random.
     """
@@ -210,6 +212,7 @@ class OfflineTester:
         *,
         backend: Backend = "cpp",
         propose: Propose = lambda survivors: (),
+        known: Sequence[InputGenerator] = (),
         tell: Callable[[str], None] = lambda text: None,
         seed: int = 0,
     ) -> None:
@@ -217,34 +220,42 @@ class OfflineTester:
         self._problem = problem
         self._backend: Backend = backend
         self._asked = propose
+        self._known = tuple(known)
         self._tell = tell
         self._random = random.Random(seed)
 
-    def make(self, faulty: Mapping[str, Candidate], *, most: int = _MOST) -> Archive:
+    def make(self, faulty: Mapping[str, Candidate], *, most: int = MOST_GENERATORS) -> Archive:
         """Generators that catch what the fixed distributions let pass of ``faulty`` kernels; at most ``most``.
 
         Raises:
             InvalidReferenceError: the problem cannot be judged.
         """
         inputs = [name for name, domain in self._problem.meta.inputs.items() if domain.fill != "structured"]
+        if not inputs or most < 1:
+            return Archive((), {}, (), (), 0, 0)
         passed = dict(self._survivors(faulty))
         survivors = {name: faulty[name] for name in passed}
-        self._tell(f"{len(survivors)} of {len(faulty)} faults pass the fixed distributions")
-        if not survivors or not inputs:
+        self._tell(f"{len(survivors)} of {len(faulty)} faults pass the check")
+        if not survivors:
             return Archive((), {}, tuple(survivors), (), 0, 0)
         wanted = list(dict.fromkeys((*self._asked(list(passed.values())), *self._propose(inputs))))
         catches, refused = self._tried(wanted, survivors)
         self._tell(f"{refused} of {len(wanted)} generators are not well defined; {len(catches)} catch something")
         catches |= self._simpler(catches, survivors)
         chosen = _cover(catches, wanted)
+        chosen = chosen[:most]
         kept = [generator for generator, _ in chosen]
-        mirrored = [image for generator in kept for image in _mirror_images(generator) if image not in kept]
-        images = self._admitted(list(dict.fromkeys(mirrored)))[: max(most - len(kept), 0)]
-        evidence: dict[str, dict[str, Any]] = {g.id: {"catches": sorted(names)} for g, names in chosen[:most]}
+        there = [*self._known, *kept]
+        mirrored = [image for generator in kept for image in _mirror_images(generator) if image not in there]
+        images = self._admitted(list(dict.fromkeys(mirrored)))[: most - len(kept)]
+        others = self._admitted(list(_of_other_kinds([*there, *images], inputs)) if kept else [])
+        others = others[: most - len(kept) - len(images)]
+        evidence: dict[str, dict[str, Any]] = {g.id: {"catches": sorted(names)} for g, names in chosen}
         evidence |= {image.id: {"mirrors": True} for image in images}
-        caught = {name for names in catches.values() for name in names}
+        evidence |= {other.id: {"variety": True} for other in others}
+        caught = {name for _, names in chosen for name in names}
         return Archive(
-            generators=(*kept[:most], *images),
+            generators=(*kept, *images, *others),
             evidence=evidence,
             survivors=tuple(survivors),
             caught=tuple(sorted(caught)),
@@ -285,23 +296,26 @@ class OfflineTester:
         for name, candidate in survivors.items():
             for generator_id in self._session.caught_by(candidate, trials):
                 found.setdefault(generator_id, set()).add(name)
-        return {by_id[i]: frozenset(names) for i, names in found.items()}, len(wanted) - len(by_id)
+        return {g: frozenset(found[i]) for i, g in by_id.items() if i in found}, len(wanted) - len(by_id)
 
     def _simpler(
         self, catches: Mapping[InputGenerator, frozenset[str]], survivors: Mapping[str, Candidate]
     ) -> dict[InputGenerator, frozenset[str]]:
         """Simpler generators that catch as much as one from which they were made; one step at a time."""
-        found: dict[InputGenerator, frozenset[str]] = {}
+        known = dict(catches)
         front = dict(_cover(catches, list(catches)))
         while front:
-            simpler = {s: names for generator, names in front.items() for s in _shrunk(generator)}
-            new = [s for s in simpler if s not in catches and s not in found][: _SHRINKS * len(front)]
-            if not new:
-                break
-            tried, _ = self._tried(new, {n: survivors[n] for names in front.values() for n in names})
-            front = {s: names for s, names in tried.items() if names >= simpler[s]}
-            found |= front
-        return found
+            steps = {generator: list(_shrunk(generator)) for generator in front}
+            new = [s for s in dict.fromkeys(s for simpler in steps.values() for s in simpler) if s not in known]
+            names = sorted({name for caught in front.values() for name in caught})
+            tried = self._tried(new, {name: survivors[name] for name in names})[0] if new else {}
+            known |= dict.fromkeys(new, frozenset()) | tried
+            front = {
+                min(enough, key=lambda g: (_complexity(g), g.id)): caught
+                for generator, caught in front.items()
+                if (enough := [s for s in steps[generator] if known[s] >= caught])
+            }
+        return {generator: caught for generator, caught in known.items() if caught and generator not in catches}
 
     def _admitted(self, wanted: Sequence[InputGenerator]) -> list[InputGenerator]:
         if not wanted:
@@ -333,10 +347,12 @@ def _simpler_fields(pattern: InputPattern) -> Iterator[dict[str, Any]]:
         yield {"axis": -1}
 
 
-def _complexity(generator: InputGenerator) -> tuple[int, ...]:
-    """What an archive prefers less of: steps of shrinking that are left."""
-    steps = [len(list(_simpler_fields(pattern))) for pattern in generator.inputs.values()]
-    return sum(steps), len(steps)
+def _complexity(generator: InputGenerator) -> tuple[float, ...]:
+    """What an archive prefers less of: fields that could be simpler, inputs, and numbers far from 1."""
+    patterns = generator.inputs.values()
+    left = sum(len(list(_simpler_fields(pattern))) for pattern in patterns)
+    sizes = sum(abs(math.log10(abs(pattern.magnitude) or 1.0)) + math.log2(pattern.count) for pattern in patterns)
+    return left, len(patterns), sizes
 
 
 def _cover(
@@ -368,6 +384,14 @@ def _mirror_images(generator: InputGenerator) -> Iterator[InputGenerator]:
         image = InputGenerator(inputs={n: p.model_copy(update=change(p)) for n, p in generator.inputs.items()})
         if image != generator:
             yield image
+
+
+def _of_other_kinds(chosen: Sequence[InputGenerator], inputs: Sequence[str]) -> Iterator[InputGenerator]:
+    """One generator of each kind that none of ``chosen`` has, for all inputs; that of the grid which comes last."""
+    seen = {pattern.kind for generator in chosen for pattern in generator.inputs.values()}
+    last = {kind: InputPattern(kind=kind, **fields) for kind, fields in _GRID if kind not in seen}
+    for pattern in last.values():
+        yield InputGenerator(inputs=dict.fromkeys(inputs, pattern))
 
 
 _COUNTED = ("equal_maxima", "outliers", "sparse", "ties")

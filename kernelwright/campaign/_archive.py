@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, cast
 
 from kernelwright.agents import (
+    MOST_GENERATORS,
     Archive,
     CoderError,
     OfflineCoder,
@@ -30,6 +31,7 @@ from kernelwright.store import Store
 __all__ = ["ArchiveMade", "make_archive", "right_kernels"]
 
 _SEARCH = "offline"  # author of what no model proposed
+_MOST_OF_ALL = 2 * MOST_GENERATORS  # in an archive: each costs every candidate one call a variant
 _KERNELS = 2  # right ones that faults are seeded into: faults lie before them, so that more say little more
 
 
@@ -64,13 +66,15 @@ def make_archive(
     "archive".
 
     Raises:
-        UsageError: no right kernel is known and none can be written; or an unknown tester.
+        UsageError: the archive is full, no right kernel is known and none can be written, or an unknown tester.
         AwaitingReply: the model is a mailbox, and nobody has answered yet; answered, the same call goes on.
         InvalidReferenceError: the problem cannot be judged.
         MachineError: it cannot be judged here.
     """
     store.record_problem(problem)
     known = store.archive(problem)
+    if len(known) >= _MOST_OF_ALL:
+        raise UsageError(f"the archive of {problem.id} is full: {len(known)} generators")
     with open_referee(settings) as referee, _proposing(problem, settings, store, backend, referee, known) as propose:
         with referee.open(problem, backend=backend, baselines=("eager",), archive=known) as opened:
             kernels = list(right_kernels(problem, backend, store, opened))
@@ -89,7 +93,8 @@ def make_archive(
                 proposed.update(found)
                 return found
 
-            made = OfflineTester(session, problem, backend=backend, propose=ask, tell=tell).make(faulty)
+            tester = OfflineTester(session, problem, backend=backend, propose=ask, known=known, tell=tell)
+            made = tester.make(faulty, most=min(MOST_GENERATORS, _MOST_OF_ALL - len(known)))
             kept = _that_lose_none(made.generators, kernels, session, backend)
     theirs = [generator for generator in kept if generator in proposed]
     ours = [generator for generator in kept if generator not in proposed]

@@ -331,7 +331,8 @@ def _told(made: ArchiveMade) -> str:
 def _reason(evidence: Mapping[str, Any]) -> str:
     caught = evidence.get("catches", ())
     faults = sorted({str(name).partition(" of ")[0] for name in caught})
-    return "mirrors another one" if evidence.get("mirrors") else ", ".join(faults) or "-"
+    reasons = {"mirrors": "mirrors another one", "variety": "the only one of its kind"}
+    return next((told for word, told in reasons.items() if evidence.get(word)), ", ".join(faults) or "-")
 
 
 @problems.command()

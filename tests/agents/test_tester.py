@@ -71,7 +71,8 @@ def test_only_admitted_generators_are_kept_and_refused_ones_are_counted():
 
     session = Session(lambda source, g: x_of(g).kind in ("sorted", "sparse"), admits=admits)
     made = OfflineTester(session, PROBLEM).make({"a": kernel("a")})
-    assert {x_of(generator).kind for generator in made.generators} == {"sparse"}
+    assert {x_of(g).kind for g in made.generators if "catches" in made.evidence[g.id]} == {"sparse"}
+    assert not {x_of(generator).kind for generator in made.generators} & {"sorted"}
     assert made.refused == sum(x_of(g).kind == "sorted" for g in session.asked[: made.proposed])
     assert made.refused > 0
 
@@ -79,7 +80,7 @@ def test_only_admitted_generators_are_kept_and_refused_ones_are_counted():
 def test_mirror_images_come_with_it_where_they_are_admitted():
     session = Session(lambda source, g: x_of(g).kind == "one_sided" and x_of(g).magnitude <= -50)
     made = OfflineTester(session, PROBLEM).make({"a": kernel("a")})
-    signs = {x_of(g).magnitude for g in made.generators}
+    signs = {x_of(g).magnitude for g in made.generators if x_of(g).kind == "one_sided"}
     assert signs == {-100.0, 100.0}
     (mirrored,) = (g for g in made.generators if made.evidence[g.id].get("mirrors"))
     assert x_of(mirrored).magnitude == 100.0
@@ -88,7 +89,16 @@ def test_mirror_images_come_with_it_where_they_are_admitted():
 def test_an_input_that_does_not_matter_is_left_plain():
     session = Session(lambda source, g: g.inputs.get("residual", InputPattern(kind="normal")).kind == "sparse")
     made = OfflineTester(session, TWO_INPUTS).make({"a": kernel("a")})
-    assert {tuple(g.inputs) for g in made.generators} == {("residual",)}
+    assert {tuple(g.inputs) for g in made.generators if "variety" not in made.evidence[g.id]} == {("residual",)}
+
+
+def test_one_of_every_other_kind_fills_the_places_that_are_left():
+    session = Session(lambda source, g: x_of(g).kind == "ties", admits=lambda g: x_of(g).kind != "bounds")
+    made = OfflineTester(session, PROBLEM).make({"a": kernel("a")})
+    others = [x_of(g).kind for g in made.generators if made.evidence[g.id].get("variety")]
+    assert len(made.generators) == 12
+    assert len(set(others)) == len(others) > 5
+    assert not {"ties", "bounds"} & set(others)
 
 
 def test_nothing_that_catches_nothing_is_kept_and_the_number_is_bounded():

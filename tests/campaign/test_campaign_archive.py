@@ -17,7 +17,7 @@ from kernelwright.campaign import make_archive
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.errors import UsageError
-from kernelwright.records import Candidate, InputGenerator, InputPattern
+from kernelwright.records import Candidate, InputGenerator, InputPattern, Status
 from kernelwright.sandbox import WorkerFailed
 from kernelwright.store import Store
 
@@ -31,7 +31,7 @@ REPLY = {"generators": [{"patterns": [PROPOSED], "catches": "whoever clips at 70
 
 
 class Bench:
-    """A referee whose every fault passes the check, and is caught by what ``shows`` says."""
+    """A referee whose every fault passes the check, but for what its archive ``shows``."""
 
     def __init__(self, shows, right=lambda generator: True):
         self.shows, self.right = shows, right
@@ -53,7 +53,8 @@ class Bench:
         raise WorkerFailed("no generator here")
 
     def judge(self, candidate, *, time, profile):
-        return make_evaluation(candidate)
+        caught = any(self.shows(generator) for generator in self.opened[-1])
+        return make_evaluation(candidate, status=Status.INCORRECT_NUMERICAL if caught else Status.PASSED)
 
     def admit(self, wanted, backend):
         return SimpleNamespace(admissions=[SimpleNamespace(generator=g, admitted=True) for g in wanted])
@@ -105,6 +106,16 @@ def test_a_generator_on_which_a_right_kernel_fails_is_not_kept(settings, store):
     assert made.generators
     assert all(generator.inputs["x"].magnitude > 0 for generator in made.generators)
     assert any(generator.inputs["x"].magnitude < 0 for generator in made.archive.generators)
+
+
+def test_an_archive_does_not_grow_for_ever(settings, store):
+    a_right_kernel(store)
+    many = [InputGenerator(inputs={"x": InputPattern(kind="sparse", count=n + 1)}) for n in range(23)]
+    store.add_generators(PROBLEM, many, author="offline", evidence={})
+    made = make_archive(PROBLEM, settings=settings, store=store, open_referee=Bench(ties))
+    assert made.new == 1
+    with pytest.raises(UsageError, match="full: 24 generators"):
+        make_archive(PROBLEM, settings=settings, store=store, open_referee=Bench(ties))
 
 
 def test_without_a_right_kernel_there_is_nothing_to_seed_faults_into(settings, store):
