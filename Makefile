@@ -11,7 +11,7 @@ help:
 setup: ## install everything that is missing: system packages, virtual environment, dependencies
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" sh scripts/setup.sh
 
-demo: setup ## optimise ten built-in problems on this CPU and print the winners
+demo: setup ## optimise ten problems, replay two that a language model wrote, check a Triton kernel
 	@$(BIN)/python scripts/demo.py
 
 test: setup ## run the test suite

@@ -36,7 +36,7 @@ from kernelwright.records import (
 
 __all__ = ["MOST_GENERATORS", "Archive", "ModelTester", "OfflineTester", "TesterSession", "seed_faults"]
 
-MOST_GENERATORS = 12  # that one search adds
+MOST_GENERATORS = 20  # that one search adds: all kinds, and some more of those that caught something
 _RANDOM = 8  # patterns drawn at random beside the grid
 _SHOWN = 3  # survivors in a prompt
 _MOST_PROPOSED = 8  # generators of one reply

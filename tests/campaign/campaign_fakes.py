@@ -176,7 +176,7 @@ class FakeReferee:
 
     def evaluate(self, candidate: Candidate, problem: Problem, *, on_stage: Any = None, **more: Any) -> Evaluation:
         more.pop("baselines", None)
-        more.pop("archive", None)
+        self.archives[problem.name] = tuple(more.pop("archive", ()))
         return FakeSession(self, problem, on_stage or no_point).judge(candidate, **more)
 
     def __enter__(self) -> FakeReferee:

@@ -12,7 +12,7 @@ from kernelwright import agents, campaign
 from kernelwright.campaign import evaluate, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.records import Stage
+from kernelwright.records import InputGenerator, InputPattern, Stage
 from kernelwright.store import Store
 
 DROP_IN = """
@@ -41,8 +41,20 @@ def test_the_names_are_at_the_top():
 
 @pytest.mark.parametrize("room", [agents, campaign])
 def test_a_face_is_sorted_and_whole(room):
-    assert list(room.__all__) == sorted(room.__all__)
+    assert list(room.__all__) == sorted(room.__all__, key=lambda name: (not name.isupper(), name))  # constants first
     assert all(hasattr(room, name) for name in room.__all__)
+
+
+def test_evaluate_checks_on_the_archive_of_the_store(settings):
+    problem = make_problem()
+    ties = InputGenerator(inputs={"x": InputPattern(kind="ties")})
+    referee = FakeReferee()
+    with Store.open(settings.store) as store:
+        store.add_generators(problem, [ties], author="offline", evidence={})
+        evaluate("v1\n", problem, settings=settings, store=store, open_referee=lambda _: referee)
+        assert referee.archives == {problem.name: (ties,)}
+    evaluate("v1\n", problem, settings=settings, open_referee=lambda _: referee)
+    assert referee.archives == {problem.name: ()}
 
 
 def test_evaluate_keeps_its_result_where_it_is_told_to(settings, tmp_path):

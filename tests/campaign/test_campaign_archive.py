@@ -110,11 +110,11 @@ def test_a_generator_on_which_a_right_kernel_fails_is_not_kept(settings, store):
 
 def test_an_archive_does_not_grow_for_ever(settings, store):
     a_right_kernel(store)
-    many = [InputGenerator(inputs={"x": InputPattern(kind="sparse", count=n + 1)}) for n in range(23)]
+    many = [InputGenerator(inputs={"x": InputPattern(kind="sparse", count=n + 1)}) for n in range(31)]
     store.add_generators(PROBLEM, many, author="offline", evidence={})
     made = make_archive(PROBLEM, settings=settings, store=store, open_referee=Bench(ties))
     assert made.new == 1
-    with pytest.raises(UsageError, match="full: 24 generators"):
+    with pytest.raises(UsageError, match="full: 32 generators"):
         make_archive(PROBLEM, settings=settings, store=store, open_referee=Bench(ties))
 
 

@@ -313,8 +313,6 @@ def test_an_archive_is_made_shown_and_used(place):
     assert process.returncode == 0, err
     assert "sorted" in out
     assert "dropped-after-a-climb" in out
-    again = result(place, "problems", "archive", "scaled.py", "--make")
-    assert again["archive"] == made["archive"], "what is caught already is no reason for another generator"
     verdict = result(place, "optimize", "scaled.py", "--rounds", "1")
     shown = result(place, "kernels", "show", verdict["problems"][0]["candidate"])
     assert {entry["verdict"]["correctness"]["archive"] for entry in shown["evaluations"]} >= {made["archive"]}

@@ -21,6 +21,7 @@ class Sessions:
 
     def __init__(self, faults=()):
         self.log = []
+        self.archives = []
         self.faults = list(faults)
 
     def __call__(self, settings):
@@ -43,6 +44,7 @@ class _Noted:
 
     def open(self, problem, *, backend, baselines, on_stage, archive):
         self.sessions.log.append(f"open {problem.name} {backend}")
+        self.sessions.archives.append(archive)
         return _Noted(self.sessions, f"{problem.name} {backend}")
 
     def judge(self, candidate, *, time, explain):
@@ -61,7 +63,7 @@ def sessions(monkeypatch):
 
 @pytest.fixture
 def judge(sessions):
-    with Judging(Settings()) as judging:
+    with Judging(Settings(), lambda problem: (problem.name,)) as judging:
 
         def judge(name, backend="cpp", text="reference"):
             problem = Problem(id=f"t/level1/{name}", suite="t", level=1, name=name, source=text)
@@ -77,6 +79,12 @@ def test_the_latest_two_sessions_are_kept(sessions, judge):
     opened = [entry for entry in sessions.log if not entry.startswith("judge")]
     expected = ["referee", "open a cpp", "open b cpp", "close b cpp", "open c cpp", "close c cpp", "open b cpp"]
     assert opened == expected
+
+
+def test_a_session_gets_the_archive_of_its_problem(sessions, judge):
+    judge("a")
+    judge("b")
+    assert sessions.archives == [("a",), ("b",)]
 
 
 def test_a_session_is_for_one_backend_and_one_text_of_a_problem(sessions, judge):
