@@ -14,6 +14,7 @@ from kernelwright.agents import (
     OfflineCoder,
     OfflineTester,
     Propose,
+    RoleFailed,
     StepContext,
     TesterSession,
     seed_faults,
@@ -30,6 +31,7 @@ from kernelwright.store import Store
 
 __all__ = ["ArchiveMade", "make_archive", "right_kernels"]
 
+_BACKEND: Backend = "cpp"  # of the kernels that faults are seeded into
 _SEARCH = "offline"  # author of what no model proposed
 _MOST_OF_ALL = 32  # in an archive: each costs every candidate one call a variant
 _KERNELS = 2  # right ones that faults are seeded into: faults lie before them, so that more say little more
@@ -54,16 +56,15 @@ def make_archive(
     *,
     settings: Settings,
     store: Store,
-    backend: Backend = "cpp",
     open_referee: OpenReferee = open_local_referee,
     tell: Callable[[str], None] = lambda text: None,
 ) -> ArchiveMade:
     """Let the Tester make generators for a problem, and put them into its archive in the store.
 
-    The right kernels are the newest ones of the store that passed, and what the offline Coder writes first. Nothing is
-    timed. Faults that the archive catches already are no reason for another generator. Where ``settings.tester`` is a
-    model, it proposes first, within the budgets of the settings; what it costs is kept as a run of the recipe
-    "archive".
+    The right kernels are C++ ones, the newest of the store that passed and what the offline Coder writes first; the
+    archive is for kernels in any language. Nothing is timed. Faults that the archive catches already are no reason for
+    another generator. Where ``settings.tester`` is a model, it proposes first, within the budgets of the settings; what
+    it costs is kept as a run of the recipe "archive".
 
     Raises:
         UsageError: the archive is full, no right kernel is known and none can be written, or an unknown tester.
@@ -75,9 +76,9 @@ def make_archive(
     known = store.archive(problem)
     if len(known) >= _MOST_OF_ALL:
         raise UsageError(f"the archive of {problem.id} is full: {len(known)} generators")
-    with open_referee(settings) as referee, _proposing(problem, settings, store, backend, referee, known) as propose:
-        with referee.open(problem, backend=backend, baselines=("eager",), archive=known) as opened:
-            kernels = list(right_kernels(problem, backend, store, opened))
+    with open_referee(settings) as referee, _proposing(problem, settings, store, referee, known) as propose:
+        with referee.open(problem, backend=_BACKEND, baselines=("eager",), archive=known) as opened:
+            kernels = list(right_kernels(problem, _BACKEND, store, opened))
             if not kernels:
                 raise UsageError(
                     f"no kernel for {problem.id} has passed, and the offline Coder writes none",
@@ -89,13 +90,17 @@ def make_archive(
             proposed: set[InputGenerator] = set()
 
             def ask(survivors: Sequence[tuple[Candidate, Evaluation]]) -> Sequence[InputGenerator]:
-                found = propose(survivors)
+                try:
+                    found = propose(survivors)
+                except RoleFailed as failed:
+                    tell(f"the search goes on alone: {failed.message}")
+                    return ()
                 proposed.update(found)
                 return found
 
-            tester = OfflineTester(session, problem, backend=backend, propose=ask, known=known, tell=tell)
+            tester = OfflineTester(session, problem, backend=_BACKEND, propose=ask, known=known, tell=tell)
             made = tester.make(faulty, most=min(MOST_GENERATORS, _MOST_OF_ALL - len(known)))
-            kept = _that_lose_none(made.generators, kernels, session, backend)
+            kept = _that_lose_none(made.generators, kernels, session)
     theirs = [generator for generator in kept if generator in proposed]
     ours = [generator for generator in kept if generator not in proposed]
     new = store.add_generators(problem, theirs, author=settings.tester.partition(":")[0], evidence=made.evidence)
@@ -108,7 +113,6 @@ def _proposing(
     problem: Problem,
     settings: Settings,
     store: Store,
-    backend: Backend,
     referee: RefereeLike,
     known: Sequence[InputGenerator],
 ) -> Iterator[Propose]:
@@ -117,7 +121,7 @@ def _proposing(
     if tester is None:
         yield lambda survivors: ()
         return
-    offline = {"coder": "offline", "judge": "offline", "verifier": "none", "recipe": "archive", "backend": backend}
+    offline = {"coder": "offline", "judge": "offline", "verifier": "none", "recipe": "archive", "backend": _BACKEND}
     config = run_config(settings, [problem.id]).model_copy(update=offline)
     with Models(settings, [settings.tester]) as models:
         run_id = store.create_run(config, [problem])
@@ -161,11 +165,11 @@ def right_kernels(problem: Problem, backend: Backend, store: Store | None, sessi
 
 
 def _that_lose_none(
-    generators: tuple[InputGenerator, ...], kernels: list[Candidate], session: TesterSession, backend: Backend
+    generators: tuple[InputGenerator, ...], kernels: list[Candidate], session: TesterSession
 ) -> tuple[InputGenerator, ...]:
     """Those on which every right kernel passes: one that shows a right kernel to be wrong tests something else."""
     if not generators:
         return ()
-    trials = session.admit(generators, backend)
+    trials = session.admit(generators, _BACKEND)
     losing = {found for kernel in kernels for found in session.caught_by(kernel, trials)}
     return tuple(generator for generator in generators if generator.id not in losing)

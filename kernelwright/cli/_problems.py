@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernelwright.campaign import ArchiveMade
     from kernelwright.config import Settings
     from kernelwright.datasets import LintFinding, UnreadableProblem
-    from kernelwright.records import Backend, Problem
+    from kernelwright.records import Problem
     from kernelwright.store import Store
 
     Look = Callable[[Problem], tuple[LintFinding, ...]]
@@ -259,7 +259,6 @@ def _show_several(common: Common, reports: Sequence[LintReport], static_only: bo
 @click.option("--tester", metavar="C", help="Who proposes besides the search: a model, or offline for nobody.")
 @click.option("--max-cost-usd", type=click.FloatRange(min=0, min_open=True), help="Most that the model may cost.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Most tokens of the model, in and out.")
-@click.option("--backend", type=click.Choice(("cpp", "triton", "cuda")), default="cpp", help="Of the right kernels.")
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @suite_dir_option
 @common_options
@@ -268,7 +267,6 @@ def archive(
     reference: str,
     make: bool,
     tester: str | None,
-    backend: Backend,
     sandbox: str | None,
     suite_dirs: tuple[Path, ...],
     max_cost_usd: float | None,
@@ -289,7 +287,7 @@ def archive(
     )
     problem = find_problem(reference, settings.suite_dirs)
     with common.open_store(settings, readonly=not make) as store:
-        made = _make_archive(problem, backend, settings, store) if make else None
+        made = _make_archive(problem, settings, store) if make else None
         rows = store.archived(problem)
     generators = [row.generator for row in rows]
     shown = table("generator", "draws", "for", "by", "since")
@@ -314,10 +312,10 @@ def archive(
     common.show(data, *told, *([shown] if rows else []))
 
 
-def _make_archive(problem: Problem, backend: Backend, settings: Settings, store: Store) -> ArchiveMade:
+def _make_archive(problem: Problem, settings: Settings, store: Store) -> ArchiveMade:
     from kernelwright.campaign import make_archive
 
-    return make_archive(problem, settings=settings, store=store, backend=backend, tell=say)
+    return make_archive(problem, settings=settings, store=store, tell=say)
 
 
 def _told(made: ArchiveMade) -> str:

@@ -139,6 +139,19 @@ def test_a_models_proposals_are_searched_with_and_paid_for(settings, store, tmp_
     assert store.run_costs(run.id).calls == 1
 
 
+def test_without_a_usable_reply_the_search_goes_on_alone(settings, store, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    a_right_kernel(store)
+    told: list[str] = []
+    with serve(lambda asked: Answer("no JSON at all")) as server:
+        asking = settings.with_values(tester="openai:gpt", openai_base_url=server.openai_base_url, max_tokens=200_000)
+        made = make_archive(PROBLEM, settings=asking, store=store, open_referee=Bench(ties), tell=told.append)
+    assert len(server.asked) == 2
+    assert made.new > 0
+    assert any("goes on alone" in line for line in told)
+    assert {row.author for row in store.archived(PROBLEM)} == {"offline"}
+
+
 def test_a_mailbox_is_waited_for_by_calling_again(settings, store, tmp_path):
     a_right_kernel(store)
     box = tmp_path / "box"
