@@ -7,6 +7,7 @@ from referee_candidates import RIGHT
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
+from kernelwright.evaluator._check_stage import CheckStage
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status, archive_id
 
 FAR_BELOW = InputGenerator(inputs={"x": InputPattern(kind="offset", magnitude=-100.0)})
@@ -93,6 +94,19 @@ def test_a_right_kernel_passes_and_is_timed_with_the_archive(softmax, archived):
     without = softmax.judge(candidate(RIGHT), time=False).verdict.correctness
     assert without.archive == ""
     assert verdict.correctness.trials == without.trials + 2  # one a variant
+
+
+def test_no_guard_is_left_on_memory_when_timing_begins(archived, monkeypatch):
+    guards = []
+    guard = CheckStage._guard
+
+    def noting(stage, side, pool, byte):
+        guards.append(byte)
+        guard(stage, side, pool, byte)
+
+    monkeypatch.setattr(CheckStage, "_guard", noting)
+    assert archived.judge(candidate(RIGHT), time=False).verdict.status is Status.PASSED
+    assert guards == [0xFF, None, None] * 2  # for each variant: two passes of the fixed trials, one of the archive's
 
 
 def test_where_the_reference_is_ill_defined_a_generator_is_not_admitted(referee):
