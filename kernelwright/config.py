@@ -224,6 +224,9 @@ class Settings(BaseModel):
     history: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         16, description="measured moves that a prompt shows at most: the best ones and the latest; 0 for none"
     )
+    search_seed: Annotated[int, BeforeValidator(_number)] = Field(
+        0, description="what the draws of an evolutionary search follow from, besides the verdicts"
+    )
     stall_rounds: Annotated[Count | None, BeforeValidator(_optional)] = Field(
         None, description="rounds of a model without a gain that end a problem; none for no such end"
     )
@@ -286,6 +289,10 @@ class Settings(BaseModel):
     search_noise_bound: Ratio = Field(
         0.03, description="the same for the search, whose one process pair cannot see what differs between processes"
     )
+    race_noise_bound: Ratio = Field(
+        0.01, description="what a candidate's lower bound must clear to be faster than another one, ratio minus one"
+    )
+    race_pairs: Count = Field(96, description="window pairs after which two candidates that are close count as equal")
     window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
     pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
     confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(

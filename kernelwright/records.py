@@ -310,7 +310,10 @@ class Speedup(Interval):
 
 
 class Timing(Record):
-    """The referee's outside clock. ``pairs`` counts window pairs (search) or process pairs (confirmation)."""
+    """The referee's outside clock. ``pairs`` counts window pairs (search) or process pairs (confirmation).
+
+    ``rivals``: other candidates timed in the same turns, by hash: their time over the candidate's.
+    """
 
     latency_ms: Interval
     processes: int
@@ -319,6 +322,7 @@ class Timing(Record):
     confirmed: bool
     noise_bound: float  # delta, as a ratio minus one
     speedup: dict[str, Speedup]
+    rivals: dict[str, Speedup] = {}
 
 
 class TimingSample(Record):
@@ -500,5 +504,6 @@ class RunConfig(Record):
     threads: int = Field(default=1, ge=1)
     baselines: tuple[str, ...] = ("eager", "compile")
     recipe: str = "default"
+    search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
     suite_dirs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}

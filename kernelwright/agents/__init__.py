@@ -26,7 +26,9 @@ from kernelwright.agents._roles import (
     CoderError,
     Foresees,
     Judge,
+    Mode,
     Proposal,
+    Purpose,
     RoleFailed,
     StepContext,
     Workbench,
@@ -34,7 +36,15 @@ from kernelwright.agents._roles import (
 )
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
-from kernelwright.agents._strategy import BranchFromBest, OneAtATime, Strategy, rounds_without_gain, share_of_roofline
+from kernelwright.agents._strategy import (
+    Again,
+    BranchFromBest,
+    OneAtATime,
+    OneLine,
+    Strategy,
+    rounds_without_gain,
+    share_of_roofline,
+)
 from kernelwright.agents._tester import (
     MOST_GENERATORS,
     Archive,
@@ -49,6 +59,7 @@ from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier,
 __all__ = [
     "MOST_GENERATORS",
     "MUTATIONS",
+    "Again",
     "Archive",
     "Assignment",
     "Attempt",
@@ -59,6 +70,7 @@ __all__ = [
     "Foresees",
     "Judge",
     "Ledger",
+    "Mode",
     "ModelCoder",
     "ModelJudge",
     "ModelRole",
@@ -69,11 +81,13 @@ __all__ = [
     "OfflineJudge",
     "OfflineTester",
     "OneAtATime",
+    "OneLine",
     "Past",
     "Peaks",
     "Placement",
     "Proposal",
     "Propose",
+    "Purpose",
     "RoleFailed",
     "RoleRegistry",
     "StepContext",

@@ -22,9 +22,13 @@ NodeFunction = Callable[[StepTools, StepState], dict[str, Any]]
 NODES: dict[str, NodeFunction] = {
     "propose": _nodes.propose,
     "judge": _nodes.judge,
+    "again": _nodes.judge_again,
     "advise": _nodes.advise,
     "decide": _nodes.decide,
 }
+
+
+AGAIN = 4  # evaluations of known candidates for each new one that no sensible strategy exceeds
 
 
 class StepResult(NamedTuple):
@@ -78,7 +82,9 @@ def build_step(
         graph.add_node(name, _stoppable(tools, work))
     graph.add_conditional_edges(START, _coders(tools), ["propose"])
     graph.add_conditional_edges("propose", _after_propose, ["judge", "decide"])
-    graph.add_conditional_edges("judge", _after_judge, ["judge", "advise", "decide"])
+    after_judge = _after_judge(tools)
+    for node in ("judge", "again"):
+        graph.add_conditional_edges(node, after_judge, ["judge", "again", "advise", "decide"])
     graph.add_edge("advise", "decide")
     graph.add_conditional_edges("decide", _after_decide(tools, END), ["propose", END])
     return graph.compile(checkpointer=checkpointer)
@@ -127,11 +133,16 @@ def _after_propose(state: StepState) -> Literal["judge", "decide"]:
     return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "decide"
 
 
-def _after_judge(state: StepState) -> Literal["judge", "advise", "decide"]:
-    if any(proposal["proposal"] for proposal in state["proposals"]):
-        return "judge"
-    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
-    return "advise" if judged else "decide"
+def _after_judge(tools: StepTools) -> Callable[[StepState], Any]:
+    def route(state: StepState) -> Literal["judge", "again", "advise", "decide"]:
+        if any(proposal["proposal"] for proposal in state["proposals"]):
+            return "judge"
+        judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+        if judged and _nodes.wants_again(tools, state):
+            return "again"
+        return "advise" if judged and tools.judge is not None else "decide"
+
+    return route
 
 
 def _after_decide(tools: StepTools, end: str) -> Callable[[StepState], Any]:
@@ -143,7 +154,7 @@ def thread_config(run_id: str, problem_id: str, rounds: int, samples: int) -> Ru
     """LangGraph's configuration for one problem of one run."""
     return {
         "configurable": {"thread_id": f"{run_id}:{problem_id}"},
-        "recursion_limit": (len(NODES) + samples) * rounds + 4,
+        "recursion_limit": (len(NODES) + samples * (1 + AGAIN)) * rounds + 4,
         "max_concurrency": samples,
     }
 

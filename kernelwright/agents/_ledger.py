@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kernelwright.agents._roles import Purpose
 from kernelwright.agents._verifier import Forecast, Past
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
@@ -23,7 +24,13 @@ class Ledger(Protocol):
         """Id of this run's search evaluation of the candidate, where one is finished."""
         ...
 
-    def record(self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = ()) -> str:
+    def find_again(self, candidate: Candidate, purpose: Purpose, number: int) -> str | None:
+        """Id of this run's evaluation of the candidate for a purpose, the ``number``-th of them, counted from 0."""
+        ...
+
+    def record(
+        self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = (), purpose: Purpose = "search"
+    ) -> str:
         """Store a finished evaluation in one transaction; returns its id."""
         ...
 

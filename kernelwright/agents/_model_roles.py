@@ -33,6 +33,8 @@ REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-improve": KernelReply,
     "coder-edit": EditReply,
     "coder-cross": KernelReply,
+    "coder-simplify": KernelReply,
+    "coder-transfer": KernelReply,
     "judge-repair": RepairAdvice,
     "judge-optimise": OptimiseAdvice,
     "tester": ProposedGenerators,
@@ -171,6 +173,9 @@ class ModelCoder(ModelRole):
                 "exemplar": exemplar_for(context.problem, context.backend),
                 "history": history_of(context),
                 "failures": context.failures,
+                "inspirations": inspirations_of(context),
+                "contrast": assignment.contrast,
+                **({"moves": (str(assignment.move.get("told") or ""),)} if assignment.mode == "transfer" else {}),
             },
             sample=assignment.sample,
             also=(KernelReply,) if edits else (EditReply,) if parents else (),
@@ -230,11 +235,18 @@ def parents_of(context: StepContext) -> list[Attempt]:
     Raises:
         CoderError: one was never judged here.
     """
-    by_hash = {attempt.candidate.sha256: attempt for attempt in context.attempts}
+    by_hash = {attempt.candidate.sha256: attempt for attempt in reversed(context.attempts)}
     unknown = [parent for parent in context.assignment.parents if parent not in by_hash]
     if unknown:
         raise CoderError(f"no attempt has the kernel {unknown[0][:12]}", problem=context.problem.id)
     return [by_hash[parent] for parent in context.assignment.parents]
+
+
+def inspirations_of(context: StepContext) -> tuple[KernelView, ...]:
+    """The kernels that an assignment shows beside its parents, as their first verdicts have them."""
+    first = {attempt.candidate.sha256: attempt for attempt in reversed(context.attempts)}
+    wanted = (first[sha256] for sha256 in context.assignment.inspirations if sha256 in first)
+    return tuple(KernelView.of(attempt.candidate, attempt.verdict) for attempt in wanted)
 
 
 def baselines_of(context: StepContext) -> dict[str, float]:
@@ -258,6 +270,7 @@ def history_of(context: StepContext) -> tuple[Move, ...]:
             baseline=context.baseline,
         )
         for attempt in context.attempts
+        if attempt.purpose == "search"
     )
 
 

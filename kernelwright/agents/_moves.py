@@ -76,14 +76,15 @@ def knob_kind(name: str) -> KnobKind:
 def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
     """The measured effect of every single change tried so far.
 
-    Both speed-ups were measured against the same baseline, so their ratio compares the two kernels.
+    Where the two were timed beside each other, that decides. Otherwise both speed-ups were measured against the same
+    baseline, so their ratio compares the two kernels.
     """
     by_hash = {attempt.candidate.sha256: attempt for attempt in attempts}
     found = []
     for attempt in attempts:
         change = attempt.action.get("change")
         base = by_hash.get(str(attempt.action.get("base", "")))
-        if not change or base is None:
+        if not change or base is None or attempt.purpose != "search":
             continue
         knob, value = next(iter(change.items()))
         before = (base.action.get("schedule") or {}).get(knob)
@@ -92,6 +93,9 @@ def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
 
 
 def _log_ratio(base: Attempt, changed: Attempt, baseline: str) -> float | None:
+    timing = changed.verdict.timing
+    if changed.verdict.passed and timing is not None and base.candidate.sha256 in timing.rivals:
+        return math.log(timing.rivals[base.candidate.sha256].median)
     before, after = base.verdict.speedup(baseline), changed.verdict.speedup(baseline)
     if changed.verdict.passed and changed.verdict.timing is None and base.verdict.timing is None:
         better, worse = changed.static_score > base.static_score, changed.static_score < base.static_score

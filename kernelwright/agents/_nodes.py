@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Protocol, TypedDict
 
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._roles import (
@@ -18,6 +18,7 @@ from kernelwright.agents._roles import (
     Foresees,
     Judge,
     Proposal,
+    Purpose,
     RoleFailed,
     StepContext,
     Workbench,
@@ -39,6 +40,8 @@ class AttemptState(TypedDict):
     action: dict[str, Any]
     advice: dict[str, Any] | None
     focus: str
+    purpose: Purpose
+    rivals: list[str]
 
 
 class ProposalState(TypedDict):
@@ -90,9 +93,17 @@ class Assigned(StepState):
     assignment: dict[str, Any]
 
 
+class Evaluate(Protocol):
+    """Judges one candidate, timed beside ``rivals`` where there are some."""
+
+    def __call__(self, candidate: Candidate, *, rivals: tuple[Candidate, ...] = ()) -> Evaluation:
+        """Its evaluation."""
+        ...
+
+
 @dataclass(frozen=True)
 class StepTools:
-    """What the nodes work with for one problem of one run.
+    """What the nodes work with for one problem of one run. ``judge``: None where nobody gives advice.
 
     ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
     begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
@@ -102,8 +113,8 @@ class StepTools:
 
     problem: Problem
     coder: Coder
-    judge: Judge
-    evaluate: Callable[[Candidate], Evaluation]
+    judge: Judge | None
+    evaluate: Evaluate
     ledger: Ledger
     bench: Workbench
     backend: Backend = "cpp"
@@ -170,6 +181,8 @@ def _attempt(ledger: Ledger, entry: AttemptState) -> Attempt:
         advice=None if entry["advice"] is None else Advice.model_validate(entry["advice"]),
         focus=entry["focus"],
         artifacts=evaluation.artifacts,
+        purpose=entry.get("purpose", "search"),  # a checkpoint of an earlier version has none
+        rivals=tuple(entry.get("rivals", ())),
     )
 
 
@@ -191,7 +204,13 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
     if proposal.candidate is None:
         return {"proposals": [{**answer, "ends": True}]}
     answer["proposal"] = tools.ledger.save_proposal(proposal.candidate)
-    answer["action"] = {**proposal.action, "rationale": proposal.rationale, "sample": assignment.sample}
+    answer["action"] = {
+        **proposal.action,
+        "rationale": proposal.rationale,
+        "sample": assignment.sample,
+        "assignment": assignment.model_dump(mode="json", exclude_defaults=True),
+        "cost_usd": sum(call.cost_usd or 0.0 for call in proposal.calls),
+    }
     answer["calls"] = [call.model_dump(mode="json") for call in proposal.calls]
     return {"proposals": [answer]}
 
@@ -204,6 +223,8 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     pending = next(proposal for proposal in state["proposals"] if proposal["proposal"])
     candidate = tools.ledger.proposal(pending["proposal"])
     evaluation_id = tools.ledger.find_evaluation(candidate)
+    context = context_of(tools, state)
+    rivals = tools.strategy.rivals(context, candidate)
     if evaluation_id is None:
         forecast = _forecast(tools, state, candidate, pending["sample"])
         if forecast is not None and forecast.passed_over:
@@ -212,7 +233,8 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
             return {"proposals": pending["sample"], "failures": failures}
         _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
         calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
-        evaluation_id = tools.ledger.record(tools.evaluate(candidate), step=state["round"], calls=calls)
+        evaluation = _evaluated(tools, context, candidate, rivals)
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], calls=calls)
     entry = AttemptState(
         round=state["round"],
         proposal=pending["proposal"],
@@ -220,8 +242,49 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
         action=pending["action"],
         advice=None,
         focus="",
+        purpose="search",
+        rivals=list(rivals),
     )
     return {"proposals": pending["sample"], "attempts": [*state["attempts"], entry]}
+
+
+def _evaluated(tools: StepTools, context: StepContext, candidate: Candidate, rivals: tuple[str, ...]) -> Evaluation:
+    """Judge a candidate, beside earlier ones of the run."""
+    if not rivals:
+        return tools.evaluate(candidate)
+    known = {attempt.candidate.sha256: attempt.candidate for attempt in context.attempts}
+    return tools.evaluate(candidate, rivals=tuple(known[sha256] for sha256 in rivals))
+
+
+def wants_again(tools: StepTools, state: StepState) -> bool:
+    """Whether something is to be judged once more before the round goes on."""
+    return tools.strategy.again(context_of(tools, state)) is not None
+
+
+def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Have the referee judge what the strategy wants to see once more, unless this run already holds that."""
+    context = context_of(tools, state)
+    wanted = tools.strategy.again(context)
+    if wanted is None:
+        return {}
+    known = {attempt.candidate.sha256: attempt for attempt in context.attempts}
+    candidate = known[wanted.candidate].candidate
+    earlier = [a for a in context.attempts if (a.candidate.sha256, a.purpose) == (wanted.candidate, wanted.purpose)]
+    evaluation_id = tools.ledger.find_again(candidate, wanted.purpose, len(earlier))
+    if evaluation_id is None:
+        evaluation = _evaluated(tools, context, candidate, wanted.rivals)
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], purpose=wanted.purpose)
+    entry = AttemptState(
+        round=state["round"],
+        proposal=candidate.sha256,
+        evaluation=evaluation_id,
+        action=dict(known[wanted.candidate].action),
+        advice=None,
+        focus="",
+        purpose=wanted.purpose,
+        rivals=list(wanted.rivals),
+    )
+    return {"attempts": [*state["attempts"], entry]}
 
 
 def _forecast(tools: StepTools, state: StepState, candidate: Candidate, sample: int) -> Forecast | None:
@@ -277,6 +340,8 @@ def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal
 
 def advise(tools: StepTools, state: StepState) -> dict[str, Any]:
     """Ask the Judge about the attempt that the next round begins from, and append its advice to the record."""
+    if tools.judge is None:
+        return {}
     context = context_of(tools, state)
     focus = tools.strategy.focus(context)
     try:
@@ -303,7 +368,7 @@ def decide(tools: StepTools, state: StepState) -> dict[str, Any]:
         return {**changes, "stop": f"{tools.coder.name}: {empty[0]['reason']}"}
     changes["round"] = done
     advice = (state["attempts"][-1]["advice"] if judged else None) or {}
-    if advice.get("mode") == "stop":
+    if advice.get("mode") == "stop" and tools.strategy.heeds_stops:
         stop = f"judge: {advice['bottleneck']}"
     elif done >= state["rounds"]:
         stop = f"all {state['rounds']} rounds done"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
 from kernelwright.agents._moves import Effect, effects, ranked_moves
 from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt, require_backend
 from kernelwright.agents._roofline import Bound
+from kernelwright.agents._schedule_wishes import Request, Wish, wishes_for
 from kernelwright.records import Backend, Candidate, Status
 
 if TYPE_CHECKING:
@@ -19,18 +20,10 @@ SUPPOSED_GAIN = 0.03  # of a change that is not judged yet, as a log-ratio, eith
 NUMERICAL = frozenset({Status.INCORRECT_NUMERICAL})
 
 
-class Wish(NamedTuple):
-    """A kernel worth trying. ``schedule`` is None for the TorchInductor seed."""
-
-    origin: str  # "default", "knob", "schedule", "seed", "repair"
-    schedule: Schedule | None
-    change: Mapping[str, Any]
-    base: Attempt | None
-    why: str
-
-
 class OfflineCoder:
-    """Follows the Judge's action; where that gives nothing new, takes the next untried change of the best schedule.
+    """Does what a search assigns to it, by schedules; with no search, what the Judge advises.
+
+    Where the Judge's action gives nothing new, it takes the next untried change of the best schedule.
 
     It keeps no memory of its own: the same context gives the same proposal, so a resumed run proposes what the killed
     one did.
@@ -45,7 +38,7 @@ class OfflineCoder:
         Raises:
             CoderError: as :meth:`propose`.
         """
-        if pending.candidate is None:
+        if pending.candidate is None or context.assignment.seed:  # a search draws when it knows the verdict
             return ()
         plan = blueprint(context)
         base = base_attempt(context)
@@ -77,7 +70,7 @@ class OfflineCoder:
         require_backend(self, context.backend)
         plan = blueprint(context)
         tried = {attempt.candidate.sha256 for attempt in context.attempts}
-        for wish in _wishes(context, plan):
+        for wish in _assigned(context, plan) if context.assignment.seed else _wishes(context, plan):
             generated = _write(context, plan, wish)
             if generated is None:
                 continue
@@ -85,6 +78,27 @@ class OfflineCoder:
             if candidate.sha256 not in tried:
                 return Proposal(candidate, wish.why, _action(wish, generated))
         return Proposal(None, "every change of the best schedule has been tried")
+
+
+def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
+    """What a search asked for. A parent that has no schedule is TorchInductor's: the default one stands for it."""
+    asked = context.assignment
+    parents = tuple(a for a in context.attempts if a.candidate.sha256 in asked.parents and a.purpose == "search")
+    ordered = tuple(sorted(parents, key=lambda parent: asked.parents.index(parent.candidate.sha256)))
+    request = Request(
+        assignment=asked,
+        parents=ordered,
+        bound=_bound_of(ordered[0]) if ordered else "unknown",
+        known=effects(context.attempts, context.baseline),
+        first=not context.attempts,
+        seeded=any(attempt.action.get("origin") == "seed" for attempt in context.attempts),
+    )
+    return wishes_for(plan, request)
+
+
+def _bound_of(attempt: Attempt) -> Bound:
+    found = "unknown" if attempt.verdict.profile is None else attempt.verdict.profile.bound
+    return "latency" if found == "launch" else found
 
 
 def _wishes(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
@@ -105,9 +119,7 @@ def _origin(context: StepContext) -> str:
 
 def _bound(context: StepContext) -> Bound:
     """What the profile says that the best kernel is limited by, where it says so."""
-    best = context.best
-    found = "unknown" if best is None or best.verdict.profile is None else best.verdict.profile.bound
-    return "latency" if found == "launch" else found
+    return "unknown" if context.best is None else _bound_of(context.best)
 
 
 def _changes(
@@ -156,8 +168,8 @@ def _candidate(context: StepContext, wish: Wish, generated: Generated) -> Candid
         problem_id=context.problem.id,
         source=generated.source,
         backend=context.backend,
-        parents=() if wish.base is None else (wish.base.candidate.sha256,),
-        operator={"default": "new", "seed": "seed", "repair": "repair"}.get(wish.origin, "knob"),
+        parents=tuple(attempt.candidate.sha256 for attempt in (wish.base, *wish.others) if attempt is not None),
+        operator={"default": "new", "schedule": "knob"}.get(wish.origin, wish.origin),
         author="offline",
         note=wish.why,
     )

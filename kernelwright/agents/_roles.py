@@ -21,6 +21,9 @@ from kernelwright.records import (
     sha256_text,
 )
 
+Purpose = Literal["search", "contest", "remeasure"]
+Mode = Literal["new", "repair", "improve", "edit", "cross", "tune", "transfer", "simplify"]
+
 
 class CoderError(KernelwrightError):
     """A Coder cannot go on with this problem; other problems are not concerned."""
@@ -34,12 +37,29 @@ class Assignment(Record):
     """What a Coder is asked for, and the hashes of the kernels that it is to be made from.
 
     ``new`` starts from the reference, ``repair`` from a kernel that failed, ``improve`` and ``edit`` (by replacing
-    parts of its text) from one that passed, ``cross`` from two of those. ``sample`` tells those of one round apart.
+    parts of its text) from one that passed, ``cross`` from two of those; ``tune`` changes its declared knobs alone,
+    ``transfer`` makes the change ``move`` that was measured on another problem, and ``simplify`` is to leave it as fast
+    with less code.
+
+    Attributes:
+        sample: tells those of one round apart.
+        island: of the search, which asks for it.
+        seed: what a Coder that draws draws from.
+        model: which of a run's models is asked; empty for the only one.
+        inspirations: kernels that are worth a look beside the parents.
+        contrast: whether they are there to be compared with each other, by their speeds.
+        move: for ``transfer``, what was changed there: ``told`` in words, and for the offline Coder its ``change``.
     """
 
-    mode: Literal["new", "repair", "improve", "edit", "cross"] = "new"
+    mode: Mode = "new"
     parents: tuple[str, ...] = ()
     sample: int = 0
+    island: int = 0
+    seed: int = 0
+    model: str = ""
+    inspirations: tuple[str, ...] = ()
+    contrast: bool = False
+    move: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -61,7 +81,9 @@ class Attempt:
     """One judged candidate: what the referee said, what was done to make it, the advice that followed.
 
     ``advice`` is what the Judge said at the end of its round, and stands with the last attempt of it; ``focus`` is the
-    hash of the candidate that it is about.
+    hash of the candidate that it is about. ``purpose``: ``search`` for a candidate's first evaluation in a run;
+    ``contest`` where it was timed again beside the kernels whose place it wants, and ``remeasure`` where merely again.
+    ``rivals``: whom it was to be timed beside, whether that succeeded or not.
     """
 
     round: int
@@ -72,6 +94,8 @@ class Attempt:
     advice: Advice | None = None
     focus: str = ""
     artifacts: Mapping[str, str] = field(default_factory=dict)
+    purpose: Purpose = "search"
+    rivals: tuple[str, ...] = ()
 
     @property
     def static_score(self) -> Score:
@@ -137,10 +161,13 @@ class StepContext:
 
 
 def best_attempt(attempts: tuple[Attempt, ...], baseline: str) -> Attempt | None:
-    """Of the attempts that passed, the one of the highest rank; see :meth:`Attempt.rank`."""
+    """Of the candidates that passed, the one of the highest rank; see :meth:`Attempt.rank`.
+
+    One that was judged several times counts by the last of them: the best of several would be luck.
+    """
     best: Attempt | None = None
     best_rank: tuple[float, Score] = (-1.0, ())
-    for attempt in attempts:
+    for attempt in {attempt.candidate.sha256: attempt for attempt in attempts}.values():
         rank = attempt.rank(baseline)
         if rank is not None and rank > best_rank:
             best, best_rank = attempt, rank

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from kernelwright.agents._roles import Assignment, Attempt, StepContext, best_attempt
+from kernelwright.agents._roles import Assignment, Attempt, Purpose, StepContext, best_attempt
+from kernelwright.records import Candidate
 
 EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
 
 
 class Strategy(Protocol):
-    """Says what to try next. Must depend on the context only, so that a resumed run goes on as the killed one did."""
+    """Says what to try next. Must depend on the context only, so that a resumed run goes on as the killed one did.
+
+    Attributes:
+        heeds_stops: whether a Judge's word ends the loop.
+    """
+
+    heeds_stops: bool
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
         """What the Coders of this round are asked for, side by side; their ``sample`` numbers differ."""
@@ -20,8 +27,48 @@ class Strategy(Protocol):
         """The attempt that the Judge is to speak about: where the next round will begin."""
         ...
 
+    def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:
+        """Hashes of earlier candidates that a new one is to be timed beside."""
+        ...
 
-class OneAtATime:
+    def again(self, context: StepContext) -> Again | None:
+        """What is to be judged once more before anything new is tried; None where nothing is."""
+        ...
+
+    def ranking(self, context: StepContext) -> list[Attempt]:
+        """What passed, the best first, each candidate once."""
+        ...
+
+
+class Again(NamedTuple):
+    """An evaluation that is wanted of a candidate that was judged before: beside ``rivals``, or merely once more."""
+
+    candidate: str
+    rivals: tuple[str, ...]
+    purpose: Purpose
+
+
+class OneLine:
+    """A strategy that judges every candidate once, for itself."""
+
+    heeds_stops = True
+
+    def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def again(self, context: StepContext) -> Again | None:
+        """Nothing."""
+        return None
+
+    def ranking(self, context: StepContext) -> list[Attempt]:
+        """By :meth:`Attempt.rank`; of several attempts with one candidate, the best."""
+        passed = [(attempt, attempt.rank(context.baseline)) for attempt in context.attempts]
+        ranked = sorted(((a, rank) for a, rank in passed if rank is not None), key=lambda pair: pair[1], reverse=True)
+        return list({attempt.candidate.sha256: attempt for attempt, _ in reversed(ranked)}.values())[::-1]
+
+
+class OneAtATime(OneLine):
     """One candidate a round, and the Judge speaks about it. What it is made from is the Coder's own affair."""
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
@@ -33,7 +80,7 @@ class OneAtATime:
         return context.attempts[-1]
 
 
-class BranchFromBest:
+class BranchFromBest(OneLine):
     """Repairs what failed a few times, and otherwise goes on from the best kernel, or from the latest one.
 
     With several samples, the second one crosses the best with the next best of another parentage, and further ones
@@ -74,7 +121,7 @@ class BranchFromBest:
 
     def _other(self, context: StepContext, sample: int) -> Assignment:
         best = self._base(context)
-        second = next((a for a in self._ranked(context)[1:] if best and not _related(a, best)), None)
+        second = next((a for a in self.ranking(context)[1:] if best and not _related(a, best)), None)
         if sample == 1 and best is not None and second is not None:
             return Assignment(mode="cross", parents=(best.candidate.sha256, second.candidate.sha256))
         if sample == 1 and best is not None:
@@ -98,11 +145,6 @@ class BranchFromBest:
         by_hash = {attempt.candidate.sha256: attempt for attempt in context.attempts}
         furthest = max(failed, key=lambda attempt: (_progress(attempt), -int(attempt.action.get("sample") or 0)))
         return furthest if self._latest or _repairs_before(furthest, by_hash) < self._repairs else None
-
-    def _ranked(self, context: StepContext) -> list[Attempt]:
-        ranks = [(attempt, attempt.rank(context.baseline)) for attempt in context.attempts]
-        passed = [(attempt, rank) for attempt, rank in ranks if rank is not None]
-        return [attempt for attempt, _ in sorted(passed, key=lambda pair: pair[1], reverse=True)]
 
 
 GAIN = 0.02  # of the lower bound of the speedup, that counts

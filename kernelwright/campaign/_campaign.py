@@ -12,6 +12,7 @@ from kernelwright.agents.llm import Limits, Models, absolute_spec, is_model
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
+from kernelwright.campaign._recipes import load_recipe
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
@@ -49,6 +50,7 @@ def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike
 
 def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
     """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same."""
+    search = load_recipe(settings.recipe).search
     return RunConfig(
         problems=tuple(problems),
         coder=absolute_spec(settings.coder),
@@ -64,6 +66,7 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
         threads=settings.threads,
         baselines=settings.baselines,
         recipe=settings.recipe,
+        search=None if search is None else search.model_dump(mode="json"),
         suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
         settings=settings.model_dump(mode="json"),
     )

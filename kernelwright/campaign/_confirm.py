@@ -20,40 +20,38 @@ class Confirmation(NamedTuple):
     reason: str
 
 
-def ranking(attempts: Sequence[Attempt], baseline: str) -> list[Attempt]:
-    """Passed attempts, the best first, each candidate once; see :meth:`Attempt.rank`."""
-    passed = [attempt for attempt in attempts if attempt.rank(baseline) is not None]
-    passed.sort(key=lambda attempt: attempt.rank(baseline) or (0.0, ()), reverse=True)
-    return list({attempt.candidate.sha256: attempt for attempt in reversed(passed)}.values())[::-1]
-
-
 def choose_winner(
     attempts: Sequence[Attempt],
+    ranked: Sequence[Attempt],
     baseline: str,
-    confirm: Callable[[Candidate], tuple[str, Evaluation]],
+    confirm: Callable[[Candidate, tuple[Candidate, ...]], tuple[str, Evaluation]],
     load: Callable[[str], Evaluation],
 ) -> Confirmation:
-    """Confirm the best attempt; where it is refused or not faster, confirm the runner-up as well.
+    """Confirm the best attempt beside the runner-up, and that one as well where the best does not hold.
+
+    It does not hold where the confirmation refuses it, calls it no faster than the baseline, or finds it slower than
+    the runner-up in the same processes.
 
     Args:
         attempts: all rounds of the problem.
+        ranked: what passed, the best first.
         baseline: whose speedup decides.
-        confirm: confirms a candidate and stores the result; returns its id and evaluation.
+        confirm: confirms a candidate, timed beside others, and stores the result; returns its id and evaluation.
         load: a stored evaluation by id, for attempts that carry no timing and so need no confirmation.
 
     Raises:
         MachineError: the first confirmation could not be had.
     """
-    ranked = ranking(attempts, baseline)
     if not ranked:
         return Confirmation("", None, _why_nothing_passed(attempts))
     if ranked[0].verdict.timing is None:
         return Confirmation(ranked[0].evaluation_id, load(ranked[0].evaluation_id), "")
     confirmed: list[tuple[float, str, Evaluation]] = []
     refusals: list[str] = []
-    for attempt in ranked[:CONFIRMATIONS]:
+    for place, attempt in enumerate(ranked[:CONFIRMATIONS]):
+        beside = tuple(other.candidate for other in ranked[1:CONFIRMATIONS]) if place == 0 else ()
         try:
-            evaluation_id, evaluation = confirm(attempt.candidate)
+            evaluation_id, evaluation = confirm(attempt.candidate, beside)
         except MachineError:
             if confirmed:  # what was confirmed is not lost to a disturbance of the runner-up
                 break
@@ -64,12 +62,18 @@ def choose_winner(
         speedup = evaluation.verdict.speedup(baseline)
         low = speedup.low if speedup else 0.0
         confirmed.append((low, evaluation_id, evaluation))
-        if low > 1.0:
+        if low > 1.0 and not _beaten(evaluation):
             break
     if not confirmed:
         return Confirmation("", None, f"the confirmation refused {'; '.join(refusals)}")
     _, evaluation_id, evaluation = max(confirmed, key=lambda entry: entry[0])
     return Confirmation(evaluation_id, evaluation, "")
+
+
+def _beaten(evaluation: Evaluation) -> bool:
+    """Whether a kernel that was timed beside it was surely faster."""
+    timing = evaluation.verdict.timing
+    return timing is not None and any(ratio.high < 1.0 for ratio in timing.rivals.values())
 
 
 def _why_nothing_passed(attempts: Sequence[Attempt]) -> str:

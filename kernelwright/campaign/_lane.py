@@ -117,10 +117,13 @@ class LaneSession:
         time: bool = True,
         confirm: bool = False,
         explain: bool = False,
+        rivals: Sequence[Candidate] = (),
     ) -> Evaluation:
         """Judge one candidate."""
         evaluation: Evaluation = self._use(
-            lambda session: session.judge(candidate, control=control, time=time, confirm=confirm, explain=explain)
+            lambda session: session.judge(
+                candidate, control=control, time=time, confirm=confirm, explain=explain, rivals=rivals
+            )
         )
         return evaluation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelwright.agents import Forecast, Past, TrackRecord, foretold, track_record
+from kernelwright.agents import Forecast, Past, Purpose, TrackRecord, foretold, track_record
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
 if TYPE_CHECKING:
@@ -61,15 +61,26 @@ class StoreLedger:
 
     def find_evaluation(self, candidate: Candidate) -> str | None:
         """Id of this run's search evaluation of the candidate."""
-        return self._find(candidate, confirmed=False)
+        return self._find(candidate, confirmed=False, purpose="search")
+
+    def find_again(self, candidate: Candidate, purpose: Purpose, number: int) -> str | None:
+        """Id of this run's evaluation of the candidate for a purpose, the ``number``-th of them, counted from 0."""
+        found = self._store.evaluations(
+            run_id=self._run_id, problem=self._problem_id, candidate=candidate.sha256, control=False, purpose=purpose
+        )
+        return found[number].id if len(found) > number else None
 
     def find_confirmation(self, candidate: Candidate) -> str | None:
         """Id of this run's confirmation of the candidate, whether it held or not."""
         return self._find(candidate, confirmed=True)
 
-    def record(self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = ()) -> str:
+    def record(
+        self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = (), purpose: Purpose = "search"
+    ) -> str:
         """Store a finished evaluation."""
-        return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, llm_calls=calls)
+        return self._store.record_evaluation(
+            evaluation, run_id=self._run_id, step=step, llm_calls=calls, purpose=purpose
+        )
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         """The evaluation under an id, read once: evidence never changes."""
@@ -99,8 +110,12 @@ class StoreLedger:
         if not any(note.evaluation_id == evaluation_id and note.role == role for note in earlier):
             self._store.add_note(candidate.sha256, evaluation_id, role, advice, self._run_id, step)
 
-    def _find(self, candidate: Candidate, *, confirmed: bool) -> str | None:
+    def _find(self, candidate: Candidate, *, confirmed: bool, purpose: Purpose | None = None) -> str | None:
         found = self._store.find_evaluation(
-            candidate=candidate.sha256, problem=self._problem_id, run_id=self._run_id, confirmed=confirmed
+            candidate=candidate.sha256,
+            problem=self._problem_id,
+            run_id=self._run_id,
+            confirmed=confirmed,
+            purpose=purpose,
         )
         return None if found is None else found.id

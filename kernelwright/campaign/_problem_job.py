@@ -21,16 +21,18 @@ from kernelwright.agents import (
     StepTools,
     Strategy,
     Verifier,
+    OfflineJudge,
     Workbench,
     attempts_of,
     build_step,
+    context_of,
     describe_static,
     rounds_without_gain,
     run_step,
     share_of_roofline,
 )
 from kernelwright.agents.llm import Stopped as ModelStopped
-from kernelwright.campaign._confirm import choose_winner, ranking
+from kernelwright.campaign._confirm import choose_winner
 from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
@@ -38,6 +40,7 @@ from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords, lint
 from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
+from kernelwright.evolution import Evolution, SearchPlan
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
 from kernelwright.sandbox import WorkerFailed
 
@@ -138,10 +141,11 @@ class ProblemJob:
         session.open()
         self._lint(session)
         ledger = StoreLedger(self.store, self.run_id, self.problem.id)
+        strategy = self._strategy()
         tools = StepTools(
             problem=self.problem,
             coder=self.coder,
-            judge=self.judge,
+            judge=None if self._evolves and isinstance(self.judge, OfflineJudge) else self.judge,  # it advises on one line
             # Whoever reads the evidence and is no rule can make something of a profile.
             evaluate=partial(session.judge, explain=isinstance(self.judge, ModelRole)),
             ledger=ledger,
@@ -150,7 +154,7 @@ class ProblemJob:
             baseline=self.baseline,
             should_stop=self.watch.reason,
             build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
-            strategy=self._strategy(),
+            strategy=strategy,
             finished=self._finished,
             verifier=self.verifier,
         )
@@ -166,21 +170,35 @@ class ProblemJob:
             raise Stopped(result.stopped_early)
         if result.awaited:
             raise Awaiting(result.awaited)
-        return self._finish(session, ledger, result.state, started)
+        ranked = strategy.ranking(context_of(tools, result.state))
+        return self._finish(session, ledger, result.state, ranked, started)
 
     @property
     def _samples(self) -> int:
         """Candidates of a round; a coder that needs no model makes one after the other."""
         return self.settings.samples if isinstance(self.coder, ModelRole) else 1
 
+    @property
+    def _evolves(self) -> bool:
+        """Whether the recipe sets up an evolutionary search."""
+        return self.config.search is not None
+
     def _strategy(self) -> Strategy:
+        if self.config.search is not None:
+            return Evolution(
+                SearchPlan.model_validate(self.config.search),
+                seed=f"{self.settings.search_seed}/{self.problem.id}",
+                backend=self.config.backend,
+                baseline=self.baseline,
+                samples=self._samples,
+            )
         if isinstance(self.coder, ModelRole):
             return BranchFromBest(self._samples, self.settings.repairs, latest=self.settings.branch_from == "latest")
         return OneAtATime()
 
     def _finished(self, context: StepContext) -> str:
         """Why there is nothing more to win on the problem; empty while there may be."""
-        if not isinstance(self.coder, ModelRole):
+        if not (self._evolves or isinstance(self.coder, ModelRole)):
             return ""  # the offline Judge says itself when to stop
         share, enough = share_of_roofline(context), self.settings.speed_of_light
         if enough is not None and share is not None and share >= enough:
@@ -200,19 +218,21 @@ class ProblemJob:
         except WorkerFailed as error:
             self._emit("note", text=f"the lint could not run this problem: {error}")
 
-    def _finish(self, session: Session, ledger: StoreLedger, state: StepState, started: float) -> RunResult:
+    def _finish(
+        self, session: Session, ledger: StoreLedger, state: StepState, ranked: Sequence[Attempt], started: float
+    ) -> RunResult:
         attempts = attempts_of(ledger, state)
 
-        def confirm(candidate: Candidate) -> tuple[str, Evaluation]:
+        def confirm(candidate: Candidate, beside: tuple[Candidate, ...]) -> tuple[str, Evaluation]:
             found = ledger.find_confirmation(candidate)
             if found is None:
                 self._stage("confirm")
-                found = ledger.record(session.judge(candidate, confirm=True), step=len(attempts))
+                found = ledger.record(session.judge(candidate, confirm=True, rivals=beside), step=len(attempts))
             evaluation = ledger.evaluation(found)
             self._emit("confirmed", **verdict_summary(evaluation))
             return found, evaluation
 
-        winner = choose_winner(attempts, self.baseline, confirm, ledger.evaluation)
+        winner = choose_winner(attempts, ranked, self.baseline, confirm, ledger.evaluation)
         if winner.evaluation is None:
             last = attempts[-1].verdict.status if attempts else None
             reason = winner.reason if attempts else _why_nothing(state) or winner.reason
@@ -233,7 +253,7 @@ class ProblemJob:
             sandbox=verdict.sandbox,
             environment=verdict.environment,
             reason=state["stop"],
-            ranked=_ranked(attempts, self.baseline) if verdict.timing is None else (),
+            ranked=_with_evidence(ranked) if verdict.timing is None else (),
         )
 
     def _failed(
@@ -294,10 +314,10 @@ def _why_nothing(state: StepState) -> str:
     return f"no candidate in {rounds}: {state['failures'][-1]['reason']}"
 
 
-def _ranked(attempts: Sequence[Attempt], baseline: str) -> tuple[RankedKernel, ...]:
+def _with_evidence(ranked: Sequence[Attempt]) -> tuple[RankedKernel, ...]:
     return tuple(
         RankedKernel(candidate=attempt.candidate.sha256, evidence=describe_static(attempt.verdict.profile))
-        for attempt in ranking(attempts, baseline)
+        for attempt in ranked
     )
 
 

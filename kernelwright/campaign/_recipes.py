@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from kernelwright.agents.llm import is_model
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
+from kernelwright.evolution import SearchPlan
 from kernelwright.records import Record
 
 _FOLDER = Path(__file__).with_name("recipes")
@@ -25,13 +26,17 @@ class Recipe(Record):
     Attributes:
         source: the system that it follows, with where it was published; empty for our own.
         judge_is_coder: the Coder's model is the Judge as well, where none was named.
+        verifier_is_coder: the Coder's model is the Verifier as well, where none was named.
+        search: how an evolutionary search is set up; None for a recipe that follows one line of kernels.
     """
 
     name: str
     summary: str
     source: str = ""
     judge_is_coder: bool = False
+    verifier_is_coder: bool = False
     settings: Mapping[str, Any] = {}
+    search: SearchPlan | None = None
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -68,6 +73,8 @@ def with_recipe(settings: Settings) -> Settings:
     open_ones = {name: value for name, value in recipe.settings.items() if _is_open(settings, name)}
     if recipe.judge_is_coder and is_model(settings.coder) and _is_open(settings, "judge"):
         open_ones["judge"] = settings.coder
+    if recipe.verifier_is_coder and is_model(settings.coder) and _is_open(settings, "verifier"):
+        open_ones["verifier"] = settings.coder
     return settings.with_values(origin, **open_ones) if open_ones else settings
 
 

@@ -20,8 +20,12 @@ class Session(Protocol):
         time: bool = True,
         confirm: bool = False,
         explain: bool = False,
+        rivals: Sequence[Candidate] = (),
     ) -> Evaluation:
-        """Judge one candidate. ``explain``: profile it as well where it is timed."""
+        """Judge one candidate.
+
+        ``explain``: profile it as well where it is timed. ``rivals``: candidates that it is timed beside.
+        """
         ...
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:

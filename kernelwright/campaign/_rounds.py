@@ -41,7 +41,7 @@ def rounds_of(store: Store, run_id: str) -> list[RoundSummary]:
     run = store.run(run_id)
     baselines = run.config.baselines
     judged: dict[int, list[Verdict]] = {}
-    for stored in store.evaluations(run_id=run_id, confirmed=False, control=False):
+    for stored in store.evaluations(run_id=run_id, confirmed=False, control=False, purpose="search"):
         if stored.step is not None and stored.quarantined is None:
             judged.setdefault(stored.step, []).append(stored.verdict)
     best: dict[str, Verdict] = {}

@@ -27,6 +27,8 @@ _PURPOSES = {
     "coder-improve": "a right kernel written anew, faster",
     "coder-new": "a first kernel",
     "coder-repair": "a kernel that did not pass, repaired",
+    "coder-simplify": "a right kernel as fast, with less code",
+    "coder-transfer": "a kernel with a change that paid on another problem",
     "judge-optimise": "one bottleneck, one method, one plan",
     "judge-repair": "the critical issue, why, the minimal fix",
     "tester": "inputs that tell wrong kernels from right ones",
@@ -132,6 +134,8 @@ def _rendered(
         data["history"] = _history(store, found, settings.backend)
     if name.startswith("coder"):
         data["exemplar"] = exemplar_for(found, settings.backend)
+    if name == "coder-transfer":
+        data["moves"] = ()
     made = render(name, **data)
     return {"name": name, "sha256": made.sha256, "system": made.system, "user": made.user, "text": made.text}
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from kernelwright.cli._common import Common, common_options
 from kernelwright.cli._tables import table
+
+if TYPE_CHECKING:
+    from kernelwright.evolution import SearchPlan
 
 
 @click.group()
@@ -46,4 +51,36 @@ def show(common: Common, recipe: str) -> None:
     lines = [f"{found.name}: {found.summary}", *([f"after {found.source}"] if found.source else [])]
     if found.judge_is_coder:
         lines.append("the coder's model is the judge as well, unless --judge names another one")
+    if found.verifier_is_coder:
+        lines.append("the coder's model is the verifier as well, unless --verifier names another one")
+    if found.search is not None:
+        lines += _search_lines(found.search)
     common.show(found, *map(escape, lines), *([made] if found.settings else ["it leaves every setting as it is"]))
+
+
+def _search_lines(plan: SearchPlan) -> list[str]:
+    """An evolutionary search in words."""
+    lines = [
+        "places in the archive are " + ("won in races" if plan.races else "for the better timing"),
+        f"a failed kernel is repaired {plan.repairs} times at most"
+        if plan.repairs
+        else "failed kernels are left alone",
+    ]
+    if plan.inspirations:
+        which = "of different speeds, to be compared" if plan.inspire == "contrast" else "of other islands and cells"
+        lines.append(f"up to {plan.inspirations} other kernels are shown, {which}")
+    if plan.migrate_every and len(plan.islands) > 1:
+        whither = "to the next island" if plan.migration == "ring" else "of all to every island"
+        lines.append(f"every {plan.migrate_every} kernels the best goes {whither}")
+    if plan.restart_after:
+        lines.append(f"an island begins anew after {plan.restart_after} kernels without a find")
+    if plan.remeasure_every:
+        lines.append(f"the best is timed again every {plan.remeasure_every} kernels")
+    for island in plan.islands:
+        drawn = ", ".join(f"{name} {weight:g}" for name, weight in island.operators.items())
+        axes = ", ".join(island.axes) or "those usual for the backend"
+        founders = "all" if island.founders >= 1000 else island.founders
+        lines.append(
+            f"island {island.name}: axes {axes}; parents by {island.selection}; {founders} from nothing; {drawn}"
+        )
+    return lines

@@ -17,7 +17,7 @@ from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns, plan
 from kernelwright.evaluator._truth import CheckSet, Variant, is_structured
-from kernelwright.evaluator._workers import Workers
+from kernelwright.evaluator._workers import Workers, is_foreign
 from kernelwright.records import Problem
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Clockwork:
     def _release(self, sides: Sequence[Side]) -> None:
         """Call the twins back, so that they can serve again; one that does not come is ended."""
         for side in sides:
-            if side.name == "candidate" or not side.client.worker.alive():
+            if is_foreign(side.name) or not side.client.worker.alive():
                 continue
             try:
                 side.leave(timeout_s=self._settings.call_timeout_s)

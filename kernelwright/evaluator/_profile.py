@@ -25,7 +25,7 @@ from kernelwright.evaluator._profile_text import amount, plural
 from kernelwright.records import Profile
 from kernelwright.sandbox import Limits, Sandbox
 
-__all__ = ["Ceilings", "Placement", "measure_ceilings", "place", "probe_rungs", "profile_cpu"]
+__all__ = ["Ceilings", "Placement", "measure_ceilings", "place", "place_cpu", "probe_rungs", "profile_cpu"]
 
 Means = Literal["callgrind", "compiler", "llvm-mca"]
 
@@ -87,6 +87,7 @@ def profile_cpu(
     ceilings: Ceilings | None,
     own_share: float | None = None,
     working_set_bytes: float | None = None,
+    figures: Mapping[str, float] = {},
     rungs: Sequence[Means] | None = None,
     timeout_s: float = 60.0,
 ) -> Profile:
@@ -100,6 +101,7 @@ def profile_cpu(
         calls: the calls of one forward on the timed variant's inputs.
         latency_ms, bytes_moved, flops, ceilings, working_set_bytes: see ``place``.
         own_share: share of the time spent in the candidate's own kernels, where known.
+        figures: further metrics.
         rungs: the means to use; None for those that :func:`probe_rungs` finds.
         timeout_s: limit of one run under the counter.
 
@@ -122,12 +124,38 @@ def profile_cpu(
         calls=max(1, len(calls)),
         instructions=evidence.counts.metrics["instructions_per_call"] if evidence.counts else 0.0,
     )
-    metrics = placement_metrics(placement, latency_ms, bytes_moved, flops) | evidence.metrics(bytes_moved, flops)
+    metrics = placement_metrics(placement, latency_ms, bytes_moved, flops) | dict(figures)
+    metrics |= evidence.metrics(bytes_moved, flops)
     notes = [placement_note(placement, latency_ms)]
     if own_share is not None and own_share < _OWN_SHARE_WORTH_A_NOTE:
         notes.append(f"only {own_share:.0%} of the time is spent in its own kernels")
     notes += evidence.notes(metrics)
     return Profile(rung=evidence.rung, bound=placement.bound, metrics=metrics, notes=tuple(notes))
+
+
+def place_cpu(
+    *,
+    latency_ms: float,
+    bytes_moved: float,
+    flops: float,
+    ceilings: Ceilings | None,
+    calls: int,
+    working_set_bytes: float | None,
+    figures: Mapping[str, float],
+) -> Profile:
+    """What is known of every kernel that is timed, at no cost: its place on the roofline, and ``figures`` of its code.
+
+    Args:
+        latency_ms, bytes_moved, flops, ceilings, working_set_bytes, calls: see ``place``.
+        figures: further metrics.
+    """
+    placement = place(
+        latency_ms, bytes_moved, flops, ceilings, working_set_bytes=working_set_bytes, calls=max(1, calls)
+    )
+    metrics = placement_metrics(placement, latency_ms, bytes_moved, flops) | {**figures}
+    return Profile(
+        rung="roofline", bound=placement.bound, metrics=metrics, notes=(placement_note(placement, latency_ms),)
+    )
 
 
 def _request(build: Build) -> inline.BuildRequest:

@@ -25,6 +25,7 @@ from kernelwright.evaluator._environment import environment
 from kernelwright.evaluator._fresh import FreshLibrary
 from kernelwright.evaluator._guard import GuardLibrary
 from kernelwright.evaluator._noise import NoiseHistory
+from kernelwright.evaluator._profile_code import CodeReader
 from kernelwright.evaluator._session import ProblemSession
 from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator.backends import EmulatorLibrary
@@ -120,6 +121,7 @@ class Referee:
         self.fresh_library = FreshLibrary(self._cache_dir, self._worker_cpus[-1] if self.own_cpu is not None else None)
         self.guard_library = GuardLibrary(self._cache_dir)
         self._emulator_library: EmulatorLibrary | None = None
+        self.code = CodeReader(self.sandbox)
         self.share_sampler = ShareSampler(self._cache_dir)
         self._noise: dict[str, NoiseHistory] = {}
         self.warm = True

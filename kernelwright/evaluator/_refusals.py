@@ -12,6 +12,7 @@ from kernelwright.evaluator._build import BuildOutcome
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._workers import is_foreign
 from kernelwright.records import FailedStage, Status
 
 __all__ = ["note_builds", "refuse"]
@@ -45,7 +46,7 @@ def _screen_built(built: Sequence[inline.BuildRequest], progress: Progress) -> N
 
 def refuse(problem_id: str, failed: WorkerFailed, side: Side, stage: FailedStage, progress: Progress) -> NoReturn:
     """Turn the failure of a candidate's worker into its status; a twin's failure is the machine's."""
-    if failed.worker != "candidate":
+    if not is_foreign(failed.worker):
         raise MachineError(
             f"the worker of baseline {failed.worker!r} failed while {problem_id} was timed: {failed.failure.message}",
             hint="run it again; if it stays so, the reference needs more memory or time than the limits allow",

@@ -21,8 +21,8 @@ from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._device_examine import Examination, note_events, state_noted
 from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
 from kernelwright.evaluator._pool import Pool
-from kernelwright.evaluator._profile import profile_cpu
-from kernelwright.evaluator._profile_ceilings import measure_ceilings
+from kernelwright.evaluator._profile import place_cpu, profile_cpu
+from kernelwright.evaluator._profile_ceilings import kept_ceilings, measure_ceilings
 from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton, read_machine_code
 from kernelwright.evaluator._progress import Progress, Refused
 from kernelwright.evaluator._refusals import note_builds, refuse
@@ -196,6 +196,7 @@ class ProblemSession:
         screen: bool = True,
         profile: bool = True,
         explain: bool = False,
+        rivals: Sequence[Candidate] = (),
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -206,6 +207,7 @@ class ProblemSession:
             screen: whether the screen may refuse; without it, its findings inform only (to test the later stages).
             profile: compile a GPU's kernels for its architectures as well, and say what they take.
             explain: say where the time goes of what was timed without a confirmation, too, which takes seconds.
+            rivals: other candidates of the backend, each once, to be timed in the same turns; see ``Timing.rivals``.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -229,6 +231,7 @@ class ProblemSession:
                     confirm=confirm,
                     profile=profile and progress.device is None,
                     explain=explain,
+                    rivals=rivals,
                 )
         except Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
@@ -342,6 +345,7 @@ class ProblemSession:
         confirm: bool,
         profile: bool,
         explain: bool,
+        rivals: Sequence[Candidate],
     ) -> None:
         if profile and candidate.backend == "triton":  # nothing is timed meanwhile
             progress.beside = self._beside.submit(self._static_profile, candidate, progress)
@@ -367,13 +371,13 @@ class ProblemSession:
             if timed and not confirm:
                 with progress.timed("time"), state_noted(progress):
                     self._on_stage("time")
-                    bench.timekeeper.search(side, check_set, progress)
+                    bench.timekeeper.search(side, check_set, progress, rivals)
                     progress.stage = Stage.TIMED
                 note_events(side, progress, self._settings.call_timeout_s)
         if timed and confirm:
             with progress.timed("confirm"), state_noted(progress):
                 self._on_stage("confirm")
-                bench.timekeeper.confirm(candidate, check_set, progress)
+                bench.timekeeper.confirm(candidate, check_set, progress, rivals)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
         if timed and (confirm or explain):
             if progress.device is not None:
@@ -381,7 +385,9 @@ class ProblemSession:
             else:
                 with progress.timed("profile"):
                     self._on_stage("profile")
-                    self._profile(check_set, progress)
+                    self._profile(check_set, progress, replay=True)
+        elif timed and progress.device is None:
+            self._profile(check_set, progress, replay=False)
 
     def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""
@@ -412,9 +418,10 @@ class ProblemSession:
         stage: FailedStage,
         progress: Progress,
         builds: Builder | None = None,
+        role: str = "candidate",
     ) -> Side:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant."""
-        side = self._contestant(candidate, builds)
+        side = self._contestant(candidate, builds, role)
         try:
             progress.layers = side.client.worker.layers
             self._load(side, candidate, check_set, compiled=progress.compiled)
@@ -429,10 +436,16 @@ class ProblemSession:
             raise
         return side
 
-    def _contestant(self, candidate: Candidate, builds: Builder | None = None) -> Side:
+    def _start_rival(self, rival: Candidate, check_set: truth.CheckSet, role: str) -> Side:
+        """A worker for a candidate that another one is timed beside; nothing is noted of it but its failure."""
+        progress = Progress(rival.backend, self._device_for(rival.backend), rival.source)
+        self._screen(rival, progress, control=False, refuse=True)
+        return self._start(rival, check_set, "time", progress, role=role)
+
+    def _contestant(self, candidate: Candidate, builds: Builder | None = None, role: str = "candidate") -> Side:
         device = self._device_for(candidate.backend)
         interpreted = candidate.backend == "triton" and device is None
-        return self._bench(device).workers.candidate({"TRITON_INTERPRET": "1"} if interpreted else {}, builds)
+        return self._bench(device).workers.candidate({"TRITON_INTERPRET": "1"} if interpreted else {}, builds, role)
 
     def _device_for(self, backend: Backend) -> Device | None:
         """The device that candidates of a backend run on; None for this CPU, with or without help."""
@@ -453,6 +466,7 @@ class ProblemSession:
                 noise=self._referee.noise_of(device),
                 sampler=self._referee.share_sampler,
                 start=lambda candidate, check_set, progress: self._start(candidate, check_set, "confirm", progress),
+                start_rival=self._start_rival,
                 refuse=lambda *failure: refuse(self.problem.id, *failure),
             )
             checks = CheckStage(self._referee, self.problem, clockwork)
@@ -552,24 +566,35 @@ class ProblemSession:
             lambda side: self._load(side, candidate, check_set, ghost=True, compiled=progress.compiled),
         )
 
-    def _profile(self, check_set: truth.CheckSet, progress: Progress) -> None:
-        """Where a winner's time goes, by replaying its kernels in a sandbox of their own; costs no verdict."""
+    def _profile(self, check_set: truth.CheckSet, progress: Progress, *, replay: bool) -> None:
+        """Where the time goes of a kernel that was timed; costs no verdict.
+
+        Its place on the roofline and the look of its machine code take milliseconds. ``replay``: its kernels are run
+        again in a sandbox of their own as well, which takes seconds.
+        """
         evidence, timing = progress.evidence, progress.timing
         if evidence is None or timing is None or not progress.built:
             return
-        variant, sandbox = check_set.variants[0], self._referee.sandbox
+        variant, sandbox, cache = check_set.variants[0], self._referee.sandbox, Path(self._settings.cache_dir)
+        own_share = None if evidence.share is None else evidence.share.own
         try:
-            progress.profile = profile_cpu(
-                sandbox,
-                progress.built,
-                evidence.calls,
-                latency_ms=timing.latency_ms.median,
-                bytes_moved=variant.bytes_moved,
-                flops=check_set.flops,
-                ceilings=measure_ceilings(sandbox, Path(self._settings.cache_dir)),
-                own_share=None if evidence.share is None else evidence.share.own,
-                working_set_bytes=self._bench(progress.device).clockwork.pool_bytes(check_set),
-            )
+            kept = None if replay else kept_ceilings(cache)
+            ceilings = kept or measure_ceilings(sandbox, cache)
+            figures = self._referee.code.metrics(progress.products.values())
+            figures |= {"kernel_calls": float(len(evidence.calls))}
+            figures |= {} if own_share is None else {"own_share": own_share}
+            placed: dict[str, Any] = {
+                "latency_ms": timing.latency_ms.median,
+                "bytes_moved": variant.bytes_moved,
+                "flops": check_set.flops,
+                "ceilings": ceilings,
+                "working_set_bytes": self._bench(progress.device).clockwork.pool_bytes(check_set),
+                "figures": figures,
+            }
+            if replay:
+                progress.profile = profile_cpu(sandbox, progress.built, evidence.calls, own_share=own_share, **placed)
+            else:
+                progress.profile = place_cpu(calls=len(evidence.calls), **placed)
         except (SandboxError, MachineError) as error:
             progress.artifacts["profile"] = error.message
 

@@ -3,9 +3,14 @@
 Everything works on log-ratios ``log(baseline time / candidate time)``: positive where the candidate is faster, and a
 ratio's interval is the exponential of its own. Standard library and numpy only.
 
+A race of two candidates is looked at after every pair instead; its confidence sequence is valid at any stopping time.
+
 Sources: J. L. Hodges and E. L. Lehmann, "Estimates of location based on rank tests", Ann. Math. Statist. 34 (1963),
 estimate and interval by inverting Wilcoxon's signed-rank test; C. Stein, "A two-sample test for a linear hypothesis
-whose power is independent of the variance", Ann. Math. Statist. 16 (1945), for the second stage of the confirmation.
+whose power is independent of the variance", Ann. Math. Statist. 16 (1945), for the second stage of the confirmation;
+H. Robbins, "Statistical methods related to the law of the iterated logarithm", Ann. Math. Statist. 41 (1970), and S. R.
+Howard, A. Ramdas, "Sequential estimation of quantiles with applications to A/B testing and best-arm identification",
+Bernoulli 28 (2022), for the confidence sequence of a median by a mixture of likelihood ratios.
 """
 
 from __future__ import annotations
@@ -170,6 +175,94 @@ class SequentialTest:
         if self._decision is None and len(self._samples) < self._looks[0]:
             return signed_rank_interval(self._samples, self._confidence)
         return self._interval
+
+
+# --------------------------------------------------------------------------------------------------------- races
+
+RaceDecision = Literal["faster", "not_faster", "exhausted"]
+_RACE_ERROR = 0.05  # over all looks together
+_MIXTURE = 0.5  # Krichevsky and Trofimov's: as tight a bound as any for runs of unknown length
+
+
+@lru_cache(maxsize=2048)
+def median_rank(n: int, error: float = _RACE_ERROR) -> int:
+    """The smallest k with fewer than ``1 / error`` for the odds of k samples of n above the true median; 0: no bound.
+
+    The odds are ``2^n B(k + a, n - k + a) / B(a, a)``, a = 1/2: a martingale of mean 1 while n grows. By Ville's
+    inequality it ever exceeds ``1 / error`` with probability ``error`` at most. The median therefore lies between the
+    k-th smallest and the k-th largest sample at all n at once, with probability ``1 - error``.
+    """
+    limit = math.log(1.0 / error)
+    for k in range(n // 2 + 1):
+        if _log_odds(n, k) < limit:
+            return k
+    return n // 2
+
+
+def _log_odds(n: int, k: int) -> float:
+    a = _MIXTURE
+    mixed = math.lgamma(k + a) + math.lgamma(n - k + a) - math.lgamma(n + 2 * a)
+    return n * math.log(2.0) + mixed - (2 * math.lgamma(a) - math.lgamma(2 * a))
+
+
+def median_sequence(samples: Sequence[float] | FloatArray, error: float = _RACE_ERROR) -> LogInterval:
+    """The median with its interval of a confidence sequence: it may be read after every sample, and at any time ended.
+
+    Nothing is supposed of the samples' distribution but that they are independent with one median.
+    """
+    if len(samples) == 0:
+        return LogInterval(0.0, -math.inf, math.inf)
+    x = np.sort(np.asarray(samples, dtype=np.float64))
+    k = median_rank(x.size, error)
+    if k == 0:
+        return LogInterval(float(np.median(x)), -math.inf, math.inf)
+    return LogInterval(float(np.median(x)), float(x[k - 1]), float(x[-k]))
+
+
+class Race:
+    """A candidate against a rival, pair by pair, until it is faster, cannot be, or has had its pairs.
+
+    It is faster once the lower bound of the median log-ratio clears the noise bound; it cannot be once the upper bound
+    does not reach it. The hopeless are out after seven pairs, and those that are close get all of them.
+    """
+
+    def __init__(self, *, noise_bound: float = DEFAULT_NOISE_BOUND, most_pairs: int = 96) -> None:
+        self._threshold = math.log1p(noise_bound)
+        self._most_pairs = most_pairs
+        self._samples: list[float] = []
+        self._decision: RaceDecision | None = None
+
+    def add(self, log_ratio: float) -> RaceDecision | None:
+        """Take one pair's ``log(rival / candidate)``; the decision once there is one, which later pairs leave alone."""
+        if self._decision is None:
+            self._samples.append(log_ratio)
+            found = self.interval()
+            if found.low > self._threshold:
+                self._decision = "faster"
+            elif found.high < self._threshold:
+                self._decision = "not_faster"
+            elif len(self._samples) >= self._most_pairs:
+                self._decision = "exhausted"
+        return self._decision
+
+    @property
+    def decision(self) -> RaceDecision | None:
+        """Why it ended; None while it needs more pairs."""
+        return self._decision
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that it took."""
+        return len(self._samples)
+
+    @property
+    def faster(self) -> bool:
+        """Whether the candidate is faster than the rival by more than the noise bound."""
+        return self._decision == "faster"
+
+    def interval(self) -> LogInterval:
+        """The median log-ratio and its 95% interval, as good now as at any other time."""
+        return median_sequence(self._samples)
 
 
 # ------------------------------------------------------------------------------------------------- confirmation

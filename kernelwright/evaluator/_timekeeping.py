@@ -21,11 +21,12 @@ from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
 from kernelwright.evaluator._evidence import sample_share
 from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._rivals import Races, RivalFailed, Rivals, StartRival
 from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Turns
 from kernelwright.evaluator._truth import CheckSet
-from kernelwright.evaluator._workers import CONTROL, Workers
+from kernelwright.evaluator._workers import CONTROL, Workers, is_foreign
 from kernelwright.records import Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
 
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
@@ -53,6 +54,7 @@ class Timekeeper:
         noise: NoiseHistory,
         sampler: ShareSampler,
         start: Start,
+        start_rival: StartRival,
         refuse: Refuse,
     ) -> None:
         """``start``: a fresh worker that has loaded a candidate; ``refuse``: what ends it when its worker failed."""
@@ -64,13 +66,40 @@ class Timekeeper:
         self._noise = noise
         self._sampler = sampler
         self._start = start
+        self._start_rival = start_rival
         self._refuse = refuse
 
-    def search(self, side: Side, check_set: CheckSet, progress: Progress) -> None:
-        """The search's interval: turns of candidate and baselines until every comparison is decided."""
-        sides = [side, *(self._workers.live_twin(name, check_set) for name in self._twin_names())]
-        pair = 0
-        with self._turns(sides, check_set, side, "time", progress) as turns:
+    def search(self, side: Side, check_set: CheckSet, progress: Progress, rivals: Sequence[Candidate] = ()) -> None:
+        """The search's interval: turns of candidate, baselines and rivals until every comparison is decided.
+
+        A candidate that can beat none of its rivals gets no more pairs than the next look at the baselines takes.
+        """
+        against = Rivals(rivals, self._start_rival)
+        while True:
+            kept = len(progress.samples)
+            try:
+                self._search(side, check_set, progress, against)
+                break
+            except RivalFailed:
+                del progress.samples[kept:]
+                self._call_back(side, "time", progress)
+        self._floor(check_set, progress)
+
+    def _search(self, side: Side, check_set: CheckSet, progress: Progress, rivals: Rivals) -> None:
+        with contextlib.ExitStack() as ending:
+            others = []
+            for other in rivals.start(check_set, progress):
+                others.append(other)
+                ending.callback(other.end)
+            twins = [self._workers.live_twin(name, check_set) for name in self._twin_names()]
+            self._race(side, [*twins, *others], check_set, progress, rivals)
+
+    def _race(
+        self, side: Side, others: Sequence[Side], check_set: CheckSet, progress: Progress, rivals: Rivals
+    ) -> None:
+        pair, looks = 0, self._settings.looks
+        races = Races(rivals.roles, noise_bound=self._settings.race_noise_bound, most_pairs=self._settings.race_pairs)
+        with self._turns([side, *others], check_set, side, "time", progress, rivals) as turns:
             tests = {
                 name: statistics.SequentialTest(
                     noise_bound=self._settings.search_noise_bound,
@@ -80,20 +109,46 @@ class Timekeeper:
                 for name in self._timed_baselines()
             }
             looked_at = secrets.randbelow(max(self._settings.looks[0], 1))
-            while progress.read_times.doubtful or any(test.decision is None for test in tests.values()):
+            while (
+                progress.read_times.doubtful
+                or not races.over
+                or (any(test.decision is None for test in tests.values()) and not (races.lost and pair in looks))
+            ):
                 if pair == looked_at:
                     self._look(turns, "time", progress)
                 latency = self._turn(turns, pair, 0, "search", progress)
                 for name, test in tests.items():
                     test.add(math.log(latency[name] / latency["candidate"]))
+                races.add(latency)
                 pair += 1
         intervals = {name: test.interval() for name, test in tests.items()}
         bound = self._settings.search_noise_bound
         self._conclude(check_set, progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
-        self._floor(check_set, progress)
+        self._note_rivals(progress, {rivals.sha256(role): found for role, found in races.intervals().items()})
 
-    def confirm(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> None:
+    def _call_back(self, side: Side, stage: FailedStage, progress: Progress) -> None:
+        """A candidate out of the door, for other turns."""
+        try:
+            side.leave(timeout_s=self._settings.call_timeout_s)
+        except WorkerFailed as failed:
+            self._refuse(failed, side, stage, progress)
+
+    def _note_rivals(self, progress: Progress, found: Mapping[str, statistics.LogInterval]) -> None:
+        """Put the comparison with rivals, by hash, beside that with the baselines."""
+        assert progress.timing is not None
+        least = math.log1p(self._settings.race_noise_bound)
+        rivals = {}
+        for sha256, interval in found.items():
+            median, low, high = interval.ratios()
+            rivals[sha256] = Speedup(median=median, low=low, high=high, faster=interval.low > least)
+        progress.timing = progress.timing.model_copy(update={"rivals": rivals})
+
+    def confirm(
+        self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Sequence[Candidate] = ()
+    ) -> None:
         """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
+
+        Rivals run in every pair and have a say in nothing but their own comparison.
 
         Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
         beyond three times the noise bound, the machine was disturbed, and all of it is void.
@@ -103,7 +158,8 @@ class Timekeeper:
         """
         for _ in range(_CONFIRM_TRIES):
             progress.samples = [sample for sample in progress.samples if sample.phase != "confirm"]
-            values = self._process_pairs(candidate, check_set, progress)
+            against = Rivals(rivals, self._start_rival)
+            values = self._process_pairs(candidate, check_set, progress, against)
             control = values.pop(CONTROL)
             eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
             bound = self._noise.bound(eager_ms, self._settings.noise_bound)
@@ -113,9 +169,11 @@ class Timekeeper:
             if not statistics.disturbed(strayed, bound):
                 pairs = max(len(found) for found in values.values())
                 whole = {name: statistics.stein_interval(v) for name, v in values.items() if len(v) == pairs}
+                raced = {against.sha256(role): whole.pop(role) for role in against.roles if role in whole}
                 self._conclude(
                     check_set, progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound
                 )
+                self._note_rivals(progress, raced)
                 self._floor(check_set, progress)
                 return
             progress.artifacts["void confirmation"] = f"control ratio {strayed.ratios()[0]:.4f}"
@@ -124,30 +182,40 @@ class Timekeeper:
             hint="the machine is too busy for a confirmation; run it again when it is quieter",
         )
 
-    def _process_pairs(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> dict[str, list[float]]:
-        """The log-ratios of all process pairs by baseline, and the control's."""
+    def _process_pairs(
+        self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Rivals
+    ) -> dict[str, list[float]]:
+        """The log-ratios of all process pairs by baseline and rival, and the control's."""
         values: dict[str, list[float]] = {}
         wanted, process = self._settings.confirm_pairs, 0
         while process < wanted:
-            for name, value in self._process_pair(candidate, check_set, process, progress).items():
+            kept = len(progress.samples)
+            try:
+                found = self._process_pair(candidate, check_set, process, progress, rivals)
+            except RivalFailed:
+                del progress.samples[kept:]
+                continue
+            for name, value in found.items():
                 values.setdefault(name, []).append(value)
             process += 1
             if process == statistics.FIRST_PROCESS_PAIRS:
-                whole = [found for name, found in values.items() if len(found) == process and name != CONTROL]
+                decide = (name for name in values if name != CONTROL and not is_foreign(name))
+                whole = [values[name] for name in decide if len(values[name]) == process]
                 needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
                 wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
         return values
 
     def _process_pair(
-        self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress
+        self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress, rivals: Rivals
     ) -> dict[str, float]:
         side = self._start(candidate, check_set, progress)
         sides = [side]
         try:
             for name in (*self._twin_names(), CONTROL):
                 sides.append(self._workers.twin(name, check_set))
-            with self._turns(sides, check_set, side, "confirm", progress) as turns:
-                names = self._timed_baselines()
+            sides.extend(rivals.start(check_set, progress))
+            with self._turns(sides, check_set, side, "confirm", progress, rivals) as turns:
+                names = (*self._timed_baselines(), *rivals.roles)
                 ratios: dict[str, list[float]] = {name: [] for name in (*names, CONTROL)}
                 looked_at = secrets.randbelow(statistics.WINDOW_PAIRS_PER_PROCESS)
                 for pair in range(statistics.WINDOW_PAIRS_PER_PROCESS):
@@ -164,11 +232,14 @@ class Timekeeper:
 
     @contextlib.contextmanager
     def _turns(
-        self, sides: list[Side], check_set: CheckSet, side: Side, stage: FailedStage, progress: Progress
+        self, sides: list[Side], check_set: CheckSet, side: Side, stage: FailedStage, progress: Progress, rivals: Rivals
     ) -> Iterator[Turns]:
         """The clockwork's turns, with failures of workers told apart by whose they are."""
         try:
-            with self._clockwork.turns(sides, check_set, progress.read_times, progress.redraws) as turns:
+            with (
+                rivals.watched(progress),
+                self._clockwork.turns(sides, check_set, progress.read_times, progress.redraws) as turns,
+            ):
                 yield turns
         except WorkerFailed as failed:
             self._refuse(failed, side, stage, progress)

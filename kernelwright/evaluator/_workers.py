@@ -17,7 +17,13 @@ from kernelwright.records import Problem
 if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
+RIVAL = "rival "  # begins the roles of other candidates that one is timed beside
 CONTROL = "control"  # the role of a second eager twin, whose ratio to the first is known to be one
+
+
+def is_foreign(role: str) -> bool:
+    """Whether a role is that of a candidate's code, the judged one's or a rival's."""
+    return role == "candidate" or role.startswith(RIVAL)
 
 
 class Workers:
@@ -45,9 +51,9 @@ class Workers:
         for side in twins.values():
             side.end()
 
-    def candidate(self, env: Mapping[str, str], builds: Builder | None = None) -> Side:
-        """A fresh worker for a candidate; nothing is loaded yet. ``builds``: instead of the build service."""
-        return self._start("candidate", builds=builds or self._referee.builds, env=env)
+    def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> Side:
+        """A fresh worker for a candidate or a rival; nothing is loaded yet. ``builds``: not the build service."""
+        return self._start(role, builds=builds or self._referee.builds, env=env)
 
     def bare(self, name: str) -> Side:
         """A worker that has its door and holds no code but ours.
@@ -168,4 +174,4 @@ class Workers:
             raise
         if self._device is not None:
             return DeviceSide(name, client, door, self._referee.door_library)
-        return Side(name, client, door, watched=name == "candidate")
+        return Side(name, client, door, watched=is_foreign(name))

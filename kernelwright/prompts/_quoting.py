@@ -15,6 +15,7 @@ from kernelwright.records import sha256_text
 __all__ = ["Uncommented", "cut_middle", "fence", "last_lines", "one_line", "readable", "strip_comments"]
 
 MAX_SOURCE_CHARS = 60_000
+MAX_ASIDE_CHARS = 12_000  # of a source that is shown for its ideas only
 MAX_MESSAGE_LINES = 80
 MAX_MESSAGE_CHARS = 16_000
 _MAX_LINE_CHARS = 400

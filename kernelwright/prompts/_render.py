@@ -53,13 +53,22 @@ def _part(role: str, needs: str, **takes: Any) -> _Part:
 
 
 _WITH_HISTORY: Final[Mapping[str, Any]] = {"history": (), "history_limit": MAX_MOVES}
-_OF_CODERS: Final[Mapping[str, Any]] = {**_WITH_HISTORY, "failures": (), "exemplar": None, "advice": None}
+_OF_CODERS: Final[Mapping[str, Any]] = {
+    **_WITH_HISTORY,
+    "failures": (),
+    "exemplar": None,
+    "advice": None,
+    "inspirations": (),
+    "contrast": False,
+}
 _PARTS: Final[Mapping[str, _Part]] = {
     "coder-cross": _part("coder", "task device parents", **_OF_CODERS),
     "coder-edit": _part("coder", "task device kernel", **_OF_CODERS),
     "coder-improve": _part("coder", "task device kernel", **_OF_CODERS),
     "coder-new": _part("coder", "task device", **_OF_CODERS),
     "coder-repair": _part("coder", "task device kernel", **_OF_CODERS),
+    "coder-simplify": _part("coder", "task device kernel", **_OF_CODERS),
+    "coder-transfer": _part("coder", "task device kernel moves", **_OF_CODERS),
     "judge-optimise": _part("judge", "task device kernel", **_WITH_HISTORY),
     "judge-repair": _part("judge", "task device kernel", **_WITH_HISTORY),
     "tester": _part("tester", "task", known=(), survivors=()),
@@ -80,12 +89,13 @@ def render(name: str, **data: Any) -> Prompt:
     Args:
         name: one of :func:`names`.
         data: ``schema_text`` (the JSON schema of the reply, ours), ``task`` (:class:`Task`); all but the tester need
-            ``device`` (:class:`DeviceFacts`); repair, improve, edit, both judges and the verifier a ``kernel``
-            (:class:`KernelView`, judged, but for the verifier), cross two ``parents``. Coders and judges take
-            ``history`` (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar``, the ``advice``
-            (:class:`~kernelwright.records.Advice`) and ``failures`` (why earlier answers led to no verdict, a line
-            each); the tester ``known`` (descriptions of generators, one a line) and ``survivors`` (wrong kernels that
-            passed so far).
+            ``device`` (:class:`DeviceFacts`); repair, improve, edit, simplify, transfer, both judges and the verifier a
+            ``kernel`` (:class:`KernelView`, judged, but for the verifier), cross two ``parents``, transfer ``moves``
+            (measured on other problems, a line each). Coders and judges take ``history`` (:class:`Move`, oldest first)
+            with ``history_limit``; coders an ``exemplar``, the ``advice`` (:class:`~kernelwright.records.Advice`),
+            ``failures`` (why earlier answers led to no verdict, a line each) and ``inspirations`` (judged kernels for
+            the same task; with ``contrast`` their speeds are to be compared); the tester ``known`` (descriptions of
+            generators, one a line) and ``survivors`` (wrong kernels that passed so far).
 
     Raises:
         UsageError: there is no such prompt.
@@ -111,7 +121,11 @@ def render(name: str, **data: Any) -> Prompt:
 
 
 def _kernels(given: Mapping[str, Any]) -> list[KernelView]:
-    return [*([given["kernel"]] if "kernel" in given else []), *given.get("parents", ())]
+    return [
+        *([given["kernel"]] if "kernel" in given else []),
+        *given.get("parents", ()),
+        *given.get("inspirations", ()),
+    ]
 
 
 @functools.cache
@@ -137,6 +151,7 @@ def _environment() -> jinja2.Environment:
         "resources": _resources,
         "settings": _settings,
         "source": lambda text: quoting.cut_middle(text.rstrip("\n")),
+        "aside": lambda text: quoting.cut_middle(text.rstrip("\n"), quoting.MAX_ASIDE_CHARS),
         "table": table,
         "uncommented": quoting.strip_comments,
     }

@@ -241,7 +241,7 @@ class Move(Record):
             status=verdict.status,
             failed_stage=verdict.failed_stage,
             reason=verdict.reason,
-            ratio=None if parent is None else _ratio(speedup, parent.speedup(baseline)),
+            ratio=_ratio_to(parent, verdict, baseline),
             speedup=speedup,
         )
 
@@ -262,6 +262,15 @@ class Move(Record):
         if self.ratio is None:
             return own
         return f"{self.ratio.low:.2f}x to {self.ratio.high:.2f}x of its parent, {own}"
+
+
+def _ratio_to(parent: Verdict | None, verdict: Verdict, baseline: str) -> Interval | None:
+    """How much faster a kernel is than its parent: of a race of the two, where there was one."""
+    if parent is None:
+        return None
+    if verdict.timing is not None and (raced := verdict.timing.rivals.get(parent.candidate)) is not None:
+        return Interval(median=raced.median, low=raced.low, high=raced.high)
+    return _ratio(verdict.speedup(baseline), parent.speedup(baseline))
 
 
 def _ratio(child: Speedup | None, parent: Speedup | None) -> Interval | None:

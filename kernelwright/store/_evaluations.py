@@ -41,11 +41,13 @@ class Evaluations(Calls):
         step: int | None = None,
         generation: int | None = None,
         llm_calls: Sequence[LLMCall] = (),
+        purpose: str = "search",
     ) -> str:
         """Write a verdict with all its evidence, whole or not at all; returns the evaluation's id.
 
         It belongs to the version of the problem that the run is pinned to, or else the current one. A candidate is
-        kept once for each problem; judging it again is a new evaluation.
+        kept once for each problem; judging it again is a new evaluation. ``purpose``: ``contest`` where a search had it
+        judged again beside its rivals, ``remeasure`` where merely again.
 
         Raises:
             StoreError: verdict, candidate and environment do not belong together; the problem or run is unknown; the
@@ -63,6 +65,7 @@ class Evaluations(Calls):
                 "run_id": run_id,
                 "step": step,
                 "generation": generation,
+                "purpose": purpose,
                 **_verdict_columns(evaluation.verdict),
                 "software_version": __version__,
                 "created_at": utc_now(),
@@ -121,6 +124,7 @@ class Evaluations(Calls):
         environment: str | None = None,
         control: bool = False,
         confirmed: bool | None = None,
+        purpose: str | None = None,
     ) -> StoredEvaluation | None:
         """The latest evaluation of a candidate, without samples and artifacts; None where it was never judged.
 
@@ -132,6 +136,7 @@ class Evaluations(Calls):
             environment: only those in this environment (its id).
             control: look among control evaluations instead of candidates'.
             confirmed: True: only those whose confirmation ran, with whatever end; False: only others; None: either.
+            purpose: only those of this purpose.
         """
         found = self.evaluations(
             run_id=run_id,
@@ -140,6 +145,7 @@ class Evaluations(Calls):
             environment=environment,
             control=control,
             confirmed=confirmed,
+            purpose=purpose,
             current_only=run_id is None,
             newest_first=True,
         )
@@ -155,6 +161,7 @@ class Evaluations(Calls):
         control: bool | None = None,
         confirmed: bool | None = None,
         passed: bool | None = None,
+        purpose: str | None = None,
         current_only: bool = False,
         newest_first: bool = False,
         limit: int | None = None,
@@ -171,6 +178,7 @@ class Evaluations(Calls):
             "evaluations.control = ?": control,
             "(evaluations.confirmed OR evaluations.failed_stage IS 'confirm') = ?": confirmed,
             "(evaluations.status = 'PASSED') = ?": passed,
+            "evaluations.purpose = ?": purpose,
         }
         given = {condition: value for condition, value in wanted.items() if value is not None}
         conditions = ["1", *given]
@@ -228,6 +236,7 @@ class Evaluations(Calls):
         rows = self._connection.rows(
             "SELECT problem, sha256, status FROM evaluations JOIN candidates ON candidates.id = candidate_id "
             "WHERE run_id = ? AND confirmed = 0 AND control = 0 AND coalesce(failed_stage, '') <> 'confirm' "
+            "AND purpose = 'search' "
             "ORDER BY evaluations.id",
             [run_id],
         )
@@ -253,7 +262,7 @@ class Evaluations(Calls):
             environment=self.environment(row["environment_id"]),
             **evidence,
         )
-        names = ("id", "run_id", "step", "generation", "problem_version", "quarantined", "created_at")
+        names = ("id", "run_id", "step", "generation", "purpose", "problem_version", "quarantined", "created_at")
         return StoredEvaluation(evaluation=evaluation, **{name: row[name] for name in names})
 
 

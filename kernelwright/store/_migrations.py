@@ -474,6 +474,14 @@ def m007_generators(db: Database) -> None:
         )
 
 
+def m008_purposes(db: Database) -> None:
+    """Why a candidate was judged: first of all, or again beside others, or merely again."""
+    db.execute(
+        "ALTER TABLE evaluations ADD COLUMN purpose TEXT NOT NULL DEFAULT 'search' "
+        "CHECK (purpose IN ('search', 'contest', 'remeasure'))"
+    )
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -482,6 +490,7 @@ STEPS = (
     m005_kernel_resources,
     m006_model_calls,
     m007_generators,
+    m008_purposes,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

@@ -24,12 +24,17 @@ JobState = Literal["pending", "running", "done", "failed"]
 
 
 class StoredEvaluation(Record):
-    """One evaluation as it was recorded. ``quarantined`` is the reason where it was withdrawn afterwards."""
+    """One evaluation as it was recorded.
+
+    ``quarantined`` is the reason where it was withdrawn afterwards; ``purpose`` says why it was made (see
+    :meth:`Store.record_evaluation`).
+    """
 
     id: str
     run_id: str | None
     step: int | None
     generation: int | None
+    purpose: str
     problem_version: str
     quarantined: str | None
     created_at: str

@@ -35,6 +35,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.proposals: dict[str, Candidate] = {}
         self.evaluations: list[Evaluation] = []
+        self.purposes: list[str] = []
         self.notes: list[tuple[str, Advice]] = []
         self.forecasts: list[Forecast] = []
         self.past: list[Past] = []
@@ -50,9 +51,21 @@ class MemoryLedger:
         found = [str(i) for i, e in enumerate(self.evaluations) if e.candidate.sha256 == candidate.sha256]
         return found[0] if found else None
 
-    def record(self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = ()) -> str:
+    def find_again(self, candidate: Candidate, purpose: str, number: int) -> str | None:
+        wanted = (candidate.sha256, purpose)
+        found = [
+            str(i)
+            for i, evaluation in enumerate(self.evaluations)
+            if (evaluation.candidate.sha256, self.purposes[i]) == wanted
+        ]
+        return found[number] if len(found) > number else None
+
+    def record(
+        self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = (), purpose: str = "search"
+    ) -> str:
         assert evaluation.candidate.sha256 in self.proposals, "a proposal is stored before it is judged"
         self.evaluations.append(evaluation)
+        self.purposes.append(purpose)
         return str(len(self.evaluations) - 1)
 
     def evaluation(self, evaluation_id: str) -> Evaluation:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kernelwright.agents import Proposal, StepContext, coders, judges
@@ -87,6 +88,7 @@ def make_evaluation(
     latency_ms: float = 0.5,
     sandbox: tuple[str, ...] = LAYERS,
     profile: Profile | None = None,
+    rivals: Mapping[str, float] | None = None,
 ) -> Evaluation:
     """An evaluation as the referee would make it."""
     passed = status is Status.PASSED
@@ -102,6 +104,7 @@ def make_evaluation(
         confirmed=confirmed,
         noise_bound=0.014,
         speedup=speedups,
+        rivals={sha256: speedup_of(ratio) for sha256, ratio in (rivals or {}).items()},
     )
     failed = "confirm" if refused_by_confirmation else (None if passed else "check")
     stage = Stage.CHECKED if passed else Stage.COMPILED
@@ -153,6 +156,7 @@ class FakeReferee:
     linted: list[str] = field(default_factory=list)
     archives: dict[str, tuple[InputGenerator, ...]] = field(default_factory=dict)  # by problem name, as opened last
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
+    beside: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # judged beside rivals, by first lines
 
     @contextmanager
     def open(
@@ -200,8 +204,11 @@ class FakeSession:
         time: bool = True,
         confirm: bool = False,
         explain: bool = False,
+        rivals: Sequence[Candidate] = (),
     ) -> Evaluation:
         word = candidate.source.splitlines()[0]
+        if rivals:
+            self.referee.beside.append((word, tuple(rival.source.splitlines()[0] for rival in rivals)))
         self.referee.point(f"judging {word} {confirm}")
         self.on_stage("build")
         if self.referee.faults.get(self.problem.name):
@@ -218,9 +225,16 @@ class FakeSession:
             confirmed=confirm and status is Status.PASSED,
             refused_by_confirmation=confirm and status is not Status.PASSED,
             profile=self.referee.profiles.get(word) if explain else None,
+            rivals={rival.sha256: self._ratio(speedup, rival, confirm) for rival in rivals},
         )
         self.referee.point(f"judged {word} {confirm}")
         return evaluation
+
+    def _ratio(self, speedup: float, rival: Candidate, confirm: bool) -> float:
+        """How much faster a candidate of that speedup is than a rival."""
+        word = rival.source.splitlines()[0]
+        other = self.referee.speedups.get(word, 1.0)
+        return speedup / (self.referee.confirmed_speedups.get(word, other) if confirm else other)
 
     def builds_ahead(self, backend: str) -> bool:
         return False
@@ -281,6 +295,13 @@ def register_scripted_roles(point: Callable[[str], None] = no_point) -> None:
     if "scripted" not in coders.words():
         coders.register("scripted", lambda rest: ScriptedCoder(int(rest or 99), point))
         judges.register("scripted", lambda rest: ScriptedJudge(int(rest or 99), point))
+
+
+def line_recipe(folder: Path) -> str:
+    """A recipe that follows one line of kernels instead of evolving many."""
+    path = folder / "line.toml"
+    path.write_text('summary = "one line of kernels"\n')
+    return str(path)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_it_is_replayed_by_name(rows, tmp_path):
             yield Session(self, problem, no_point)
 
     names = sorted({row["problem"] for row in rows})
-    given = {"coder": "replay:cudaforge", "judge": "replay:cudaforge", "rounds": ROUNDS}
+    given = {"coder": "replay:cudaforge", "judge": "replay:cudaforge", "rounds": ROUNDS, "recipe": "cudaforge"}
     places = {"store": tmp_path / "store.db", "cache_dir": tmp_path / "cache", "parallel_problems": 1}
     settings = Settings(**{**load_recipe("cudaforge").settings, **given, **places})
     with Store.open(tmp_path / "store.db") as store:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from campaign_fakes import FakeReferee, default_signals, make_problem, register_scripted_roles
+from campaign_fakes import FakeReferee, default_signals, line_recipe, make_problem, register_scripted_roles
 from campaign_models import CONTENT, FAULTS, Faulty, reply_to, tokens_of, well_behaved
 from llm_server import Answer, Hang, serve
 
@@ -97,7 +97,9 @@ def test_a_run_asks_both_models_and_books_exactly_what_they_bill(tmp_path, store
 
 def test_the_best_kernel_is_what_the_next_round_begins_from(tmp_path, store):
     with serve(well_behaved) as server:
-        run, _ = campaign(settings_of(tmp_path, server, rounds=2, parallel_problems=1), store)
+        run, _ = campaign(
+            settings_of(tmp_path, server, rounds=2, parallel_problems=1, recipe=line_recipe(tmp_path)), store
+        )
         run.run(problems(1))
     first, second = [asked for asked in server.asked if asked.vendor == "openai"]
     name = json.loads(reply_to(first))["source"].splitlines()[0]
@@ -293,7 +295,7 @@ def test_samples_are_written_side_by_side(tmp_path, store):
         return Answer(json.dumps(reply), tokens_of(asked))
 
     with serve(script) as server:
-        settings = settings_of(tmp_path, server, samples=3, rounds=2, parallel_problems=1)
+        settings = settings_of(tmp_path, server, samples=3, rounds=2, parallel_problems=1, recipe=line_recipe(tmp_path))
         result = campaign(settings, store)[0].run(problems(1))
     assert result.status == "finished"
     places = {(use.step, use.role, use.sample) for use in store.uses(result.run_id)}

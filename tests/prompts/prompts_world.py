@@ -26,11 +26,13 @@ from kernelwright.records import (
 
 SCHEMA = '{"type": "object", "properties": {"marks_the_schema": {"type": "string"}}}'
 NEEDS = {
-    "coder-cross": ("device", "parents", "history", "exemplar", "advice"),
-    "coder-edit": ("device", "kernel", "history", "exemplar", "advice"),
-    "coder-improve": ("device", "kernel", "history", "exemplar", "advice"),
-    "coder-new": ("device", "history", "exemplar", "advice"),
-    "coder-repair": ("device", "kernel", "history", "exemplar", "advice"),
+    "coder-cross": ("device", "parents", "history", "exemplar", "advice", "inspirations"),
+    "coder-edit": ("device", "kernel", "history", "exemplar", "advice", "inspirations"),
+    "coder-improve": ("device", "kernel", "history", "exemplar", "advice", "inspirations"),
+    "coder-new": ("device", "history", "exemplar", "advice", "inspirations"),
+    "coder-repair": ("device", "kernel", "history", "exemplar", "advice", "inspirations"),
+    "coder-simplify": ("device", "kernel", "history", "exemplar", "advice", "inspirations"),
+    "coder-transfer": ("device", "kernel", "history", "exemplar", "advice", "inspirations", "moves"),
     "judge-optimise": ("device", "kernel", "history"),
     "judge-repair": ("device", "kernel", "history"),
     "tester": ("known", "survivors"),
@@ -115,6 +117,8 @@ class World:
             "history": moves,
             "exemplar": exemplar_for(self.problem, self.backend),
             "advice": advice,
+            "inspirations": (self.kernel("judge-optimise"),),
+            "moves": (self.words, "a wider tile: 1.31x [1.28, 1.33]"),
             "known": (self.words, "zeros"),
             "survivors": (self.kernel("verifier"),),
         }

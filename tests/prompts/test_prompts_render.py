@@ -66,6 +66,23 @@ def test_the_contract_names_every_rule_that_refuses(world, role):
     assert {rule.id for rule in RULES.values() if rule.effect == "refuses"} <= words
 
 
+def test_other_kernels_stand_with_their_speed_for_their_ideas_or_to_be_compared(world):
+    made = world("cpp")
+    other = made.kernel("judge-optimise")
+    assert "Other kernels" not in made.render("coder-new", inspirations=()).user
+    for contrast in (False, True):
+        user = made.render("coder-new", inspirations=(other, other), contrast=contrast).user
+        assert ("explains it" in user) == contrast
+        assert user.count(other.source.strip()) == 2
+        assert "## 2: PASSED, 1.40x [1.36, 1.44] over eager" in user
+
+
+def test_moves_measured_elsewhere_are_quoted_whole(world):
+    user = world("cpp").render("coder-transfer", moves=("unroll by 4: 1.31x [1.28, 1.33]", "two\nlines")).user
+    assert "unroll by 4: 1.31x [1.28, 1.33]\ntwo lines" in user
+    assert "unroll by 4" not in outside(user)
+
+
 # -------------------------------------------------------------------------------------------- what must be given
 
 

@@ -1,0 +1,155 @@
+"""What the offline Coder makes of an assignment: schedules, the most wanted first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kernelwright.agents._blueprint import Blueprint, Schedule, write
+from kernelwright.agents._moves import Effect, ranked_moves
+from kernelwright.agents._roles import Assignment, Attempt
+from kernelwright.agents._roofline import Bound
+from kernelwright.records import KnobValue
+
+_DRAWS = 64  # schedules that are drawn before one counts as exhausted
+_FAR = 0.3  # share of a drawn schedule's choices that differ from the default's
+
+
+class Wish(NamedTuple):
+    """A kernel worth trying. ``schedule`` is None for the TorchInductor seed."""
+
+    origin: str  # "default", "knob", "schedule", "seed", or an assignment's mode
+    schedule: Schedule | None
+    change: Mapping[str, Any]
+    base: Attempt | None
+    why: str
+    others: tuple[Attempt, ...] = ()  # further parents
+
+
+class Request(NamedTuple):
+    """An assignment with what it refers to."""
+
+    assignment: Assignment
+    parents: tuple[Attempt, ...]  # that have a schedule
+    bound: Bound
+    known: Sequence[Effect]
+    first: bool  # whether nothing was tried yet
+    seeded: bool  # whether TorchInductor's kernel was
+
+
+def wishes_for(plan: Blueprint, request: Request) -> Iterator[Wish]:
+    """What the assignment asks for, then what is next to it, and at last anything that the space has."""
+    rng = random.Random(request.assignment.seed)
+    mode = request.assignment.mode
+    if mode != "new" and request.parents:
+        yield from _MODES[mode](plan, request, rng)
+        if mode != "improve":
+            yield from _improve(plan, request, rng)
+    elif request.first:
+        yield Wish("default", plan.default, {}, None, "the generator's default schedule")
+    elif not request.seeded:
+        yield Wish("seed", None, {}, None, "TorchInductor's own kernel as a seed")
+    yield from _drawn(plan, rng)
+
+
+def _schedule(plan: Blueprint, parent: Attempt) -> Schedule:
+    return {**plan.default, **(parent.action.get("schedule") or {})}
+
+
+def _differing(before: Schedule, after: Schedule) -> dict[str, KnobValue]:
+    return {knob: value for knob, value in after.items() if before.get(knob) != value}
+
+
+def _change(plan: Blueprint, request: Request, after: Schedule, why: str) -> Wish:
+    """A wish for a schedule made from the first parent's."""
+    base, *others = request.parents
+    changed = _differing(_schedule(plan, base), after)
+    single = changed if len(changed) == 1 else {}  # what an effect can be ascribed to
+    return Wish(request.assignment.mode, after, single, base, why, tuple(others))
+
+
+def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
+    """Single changes, the most promising first, and then pairs of them."""
+    before = _schedule(plan, request.parents[0])
+    moves = ranked_moves(plan.space, before, request.bound, request.known)
+    for move in moves:
+        yield _change(plan, request, move.apply(before), f"{move.knob} = {move.value}, the next change not tried yet")
+    for _ in range(_DRAWS if len(moves) > 1 else 0):
+        first, second = rng.sample(moves, 2)
+        after = second.apply(first.apply(before))
+        yield _change(plan, request, after, f"{first.knob} = {first.value} and {second.knob} = {second.value}")
+
+
+def _cross(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
+    """Each choice from either parent."""
+    if len(request.parents) < 2:
+        return
+    mother, father = (_schedule(plan, parent) for parent in request.parents[:2])
+    for _ in range(_DRAWS):
+        mixed = {knob: (mother if rng.random() < 0.5 else father).get(knob, value) for knob, value in mother.items()}
+        if mixed not in (mother, father):
+            yield _change(plan, request, mixed, "choices of both parents")
+
+
+def _tune(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
+    """The constants of the kernel alone, several at once."""
+    before = _schedule(plan, request.parents[0])
+    constants = {knob: values for knob, values in plan.space.items() if knob.isupper() and len(values) > 1}
+    if not constants:
+        return
+    for _ in range(_DRAWS):
+        chosen = rng.sample(sorted(constants), rng.randint(1, len(constants)))
+        after = {**before, **{knob: rng.choice(list(constants[knob])) for knob in chosen}}
+        if after != before:
+            told = ", ".join(f"{knob} = {value}" for knob, value in _differing(before, after).items())
+            yield _change(plan, request, after, f"constants {told}")
+
+
+def _transfer(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
+    """The change that was measured elsewhere, where this kernel has that choice."""
+    change = request.assignment.move.get("change") or {}
+    possible = {knob: value for knob, value in change.items() if value in plan.space.get(knob, ())}
+    before = _schedule(plan, request.parents[0])
+    if _differing(before, {**before, **possible}):
+        told = ", ".join(f"{knob} = {value}" for knob, value in possible.items())
+        yield _change(plan, request, {**before, **possible}, f"{told}, which paid on another problem")
+
+
+def _simplify(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
+    """Choices back to what makes the source shorter, the shortest first."""
+    before = _schedule(plan, request.parents[0])
+    here = write(plan, before)
+    if here is None:
+        return
+    shorter = []
+    for knob, value in plan.default.items():
+        if before.get(knob) != value:
+            after = {**before, knob: value}
+            generated = write(plan, after)
+            if generated is not None and len(generated.source) < len(here.source):
+                shorter.append((len(generated.source), knob, after))
+    for _, knob, after in sorted(shorter, key=lambda entry: entry[:2]):
+        yield _change(plan, request, after, f"{knob} as it was by default: less code")
+
+
+def _drawn(plan: Blueprint, rng: random.Random) -> Iterator[Wish]:
+    """Schedules at random, near the default first."""
+    for draw in range(_DRAWS):
+        far = _FAR if draw < _DRAWS // 2 else 1.0
+        schedule = {
+            knob: rng.choice(list(values)) if rng.random() < far else plan.default[knob]
+            for knob, values in plan.space.items()
+        }
+        yield Wish("new", {**plan.default, **schedule}, {}, None, "a schedule drawn at random")
+
+
+_MODES = {
+    "improve": _improve,
+    "edit": _improve,
+    "repair": _improve,
+    "cross": _cross,
+    "tune": _tune,
+    "transfer": _transfer,
+    "simplify": _simplify,
+}

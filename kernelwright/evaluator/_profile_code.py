@@ -1,0 +1,93 @@
+"""What a candidate's machine code looks like on the CPU: its size, its widest vectors, its traffic with the stack.
+
+It costs milliseconds, where counting instructions takes seconds, so that every kernel that is timed has these figures.
+The disassembler runs in the sandbox; of its text only instructions' names and operands are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kernelwright.records import sha256_text
+from kernelwright.sandbox import Limits, Sandbox
+
+__all__ = ["CODE_METRICS", "CodeReader", "code_metrics"]
+
+CODE_METRICS = ("code_bytes", "vector_bits", "stack_accesses")
+
+_LIMIT_S = 20.0
+_MOST_TEXT = 16 << 20
+_REMEMBERED = 256
+_COMMAND = "objdump -d -w --section=.text --no-addresses --no-show-raw-insn /in/kernel.so && size -A -d /in/kernel.so"
+_INSTRUCTION = re.compile(r"\t([a-z][a-z0-9.]*)\s*(.*)")
+_TEXT_SIZE = re.compile(r"^\.text\s+(\d+)\s", re.MULTILINE)
+# %zmm, %ymm and %xmm of AVX-512, AVX and SSE. Scalar arithmetic is done in %xmm as well: its names end in ss or sd.
+_WIDTHS = (("%zmm", 512), ("%ymm", 256), ("%xmm", 128))
+_SCALAR = re.compile(r"(ss|sd|si|sil|siq|sdl|sdq|ssl|ssq|q|d)$")
+# A place of the frame, whose pointer, where it has one, it lies below.
+_STACK = re.compile(r"\(%rsp\)|-0x[0-9a-f]+\(%rbp\)")
+_MOVE = re.compile(r"v?mov")
+
+
+def code_metrics(disassembly: str) -> dict[str, float]:
+    """Figures of a disassembly as ``objdump -d -w`` and ``size -A -d`` print it, one after the other.
+
+    ``vector_bits``: the widest registers of packed arithmetic or moves, 0 where all is scalar. ``stack_accesses``:
+    moves from and to the frame, what spilled registers are.
+    """
+    bits, stack = 0, 0
+    for line in disassembly.splitlines():
+        match = _INSTRUCTION.search(line)
+        if match is None:
+            continue
+        name, operands = match[1], match[2]
+        bits = max(bits, _width(name, operands))
+        stack += bool(_MOVE.match(name) and _STACK.search(operands))
+    size = _TEXT_SIZE.search(disassembly)
+    return {"code_bytes": float(size[1]) if size else 0.0, "vector_bits": float(bits), "stack_accesses": float(stack)}
+
+
+def _width(name: str, operands: str) -> int:
+    found = next((bits for register, bits in _WIDTHS if register in operands), 0)
+    return 0 if found == 128 and _SCALAR.search(name) else found
+
+
+class CodeReader:
+    """Reads the machine code of shared libraries, each once."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._known: dict[str, dict[str, float]] = {}
+
+    def metrics(self, products: Iterable[bytes]) -> dict[str, float]:
+        """The figures of all products of one candidate: sizes and accesses added up, the widest of the vectors.
+
+        Empty where there are none, or one of them cannot be read here.
+
+        Raises:
+            SandboxError: the sandbox could not be set up.
+        """
+        found = [self._figures(product) for product in products]
+        if not found or not all(found):
+            return {}
+        return {
+            "code_bytes": sum(figures["code_bytes"] for figures in found),
+            "vector_bits": max(figures["vector_bits"] for figures in found),
+            "stack_accesses": sum(figures["stack_accesses"] for figures in found),
+        }
+
+    def _figures(self, product: bytes) -> dict[str, float]:
+        name = sha256_text(product)
+        if name not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[name] = self._disassemble(product)
+        return self._known[name]
+
+    def _disassemble(self, product: bytes) -> dict[str, float]:
+        limits = Limits(wall_s=_LIMIT_S, output_bytes=_MOST_TEXT, allow_exec=True)
+        done = self._sandbox.run(["/bin/sh", "-c", _COMMAND], files={"kernel.so": product}, limits=limits)
+        if done.reason or done.returncode != 0:
+            return {}
+        return code_metrics(done.stdout.decode(errors="replace"))

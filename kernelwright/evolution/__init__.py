@@ -1,0 +1,39 @@
+"""Search over kernels: elites of measured kinds on islands, places that are lost only in races, operators that pay."""
+
+from __future__ import annotations
+
+from kernelwright.evolution._archive import Admission, Archive
+from kernelwright.evolution._axes import AXES, DEFAULT_AXES, Axis, Cell, Grid, axes_named, describe
+from kernelwright.evolution._bandit import Arm, Bandit, Tally
+from kernelwright.evolution._book import Book, Measure, Member, pooled
+from kernelwright.evolution._plan import USUAL_WEIGHTS, IslandPlan, SearchPlan
+from kernelwright.evolution._search import Search
+from kernelwright.evolution._selection import SELECTORS, Choice, selector
+from kernelwright.evolution._strategy import Evolution
+
+__all__ = [
+    "AXES",
+    "DEFAULT_AXES",
+    "SELECTORS",
+    "USUAL_WEIGHTS",
+    "Admission",
+    "Archive",
+    "Arm",
+    "Axis",
+    "Bandit",
+    "Book",
+    "Cell",
+    "Choice",
+    "Evolution",
+    "Grid",
+    "IslandPlan",
+    "Measure",
+    "Member",
+    "Search",
+    "SearchPlan",
+    "Tally",
+    "axes_named",
+    "describe",
+    "pooled",
+    "selector",
+]

@@ -1,0 +1,85 @@
+"""Which operator, and which model, the next step takes: those that gained most for what they cost.
+
+A cost-aware upper confidence bound (Auer, Cesa-Bianchi and Fischer, Machine Learning 47, 2002). An arm's worth is what
+it gained over what it cost; the bound adds what one does not know of it yet. Costs are counted in average steps: half
+by dollars, half by seconds of the referee, as far as a run pays in either.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_CURIOSITY = 0.5
+_WANDERING = 0.2  # share of steps that are drawn by the arms' weights alone
+_FORGETTING = 0.98  # of what was learned, with every step: what paid early need not pay late
+
+
+class Arm(NamedTuple):
+    """An operator with a model; the model is empty where the run has but one."""
+
+    operator: str
+    model: str = ""
+
+
+class Tally(NamedTuple):
+    """What an arm did: steps, gain (log-ratio over the parent) and cost, all with the older ones counting less."""
+
+    steps: float = 0.0
+    gain: float = 0.0
+    cost_usd: float = 0.0
+    device_s: float = 0.0
+
+
+class Bandit:
+    """What every arm of one problem gained and cost so far."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        """``weights``: of operators, how often each is drawn while nothing is known."""
+        self._weights = dict(weights)
+        self._tallies: dict[Arm, Tally] = {}
+
+    def learn(self, arm: Arm, *, gain: float, cost_usd: float, device_s: float) -> None:
+        """Take in one step: its gain, 0 where it failed or brought nothing that a race confirmed."""
+        for known, tally in self._tallies.items():
+            self._tallies[known] = Tally(*(_FORGETTING * number for number in tally))
+        before = self._tallies.get(arm, Tally())
+        step = Tally(1.0, max(gain, 0.0), cost_usd, device_s)
+        self._tallies[arm] = Tally(*(old + new for old, new in zip(before, step, strict=True)))
+
+    @property
+    def state(self) -> Mapping[Arm, Tally]:
+        """What it knows of each arm that was tried."""
+        return self._tallies
+
+    def choose(self, arms: Sequence[Arm], rng: random.Random) -> Arm:
+        """The arm of the highest bound among those that are open now; now and then any, by their weights."""
+        weights = [self._weights.get(arm.operator, 0.0) for arm in arms]
+        if not any(weights):
+            weights = [1.0] * len(arms)
+        if rng.random() < _WANDERING or not self._tallies:
+            return rng.choices(list(arms), weights=weights)[0]
+        total = sum(weights)
+        bounds = {arm: self._bound(arm, weight * len(arms) / total) for arm, weight in zip(arms, weights, strict=True)}
+        return max(arms, key=lambda arm: bounds[arm])
+
+    def _bound(self, arm: Arm, weight: float) -> float:
+        everything = Tally(*(sum(numbers) for numbers in zip(*self._tallies.values(), strict=True)))
+        tally = self._tallies.get(arm, Tally())
+        average = everything.gain / everything.steps
+        # as if it had been tried once before with the gain of all arms together, and more surely so by its weight
+        worth = (tally.gain + weight * average) / (self._cost(tally, everything) + 1.0)
+        scale = max(average, 1e-3)
+        doubt = math.sqrt(math.log(1.0 + everything.steps) / (1.0 + tally.steps))
+        return worth / scale + _CURIOSITY * weight * doubt
+
+    def _cost(self, tally: Tally, everything: Tally) -> float:
+        """Its cost in average steps."""
+        parts = [
+            own * everything.steps / total
+            for own, total in ((tally.cost_usd, everything.cost_usd), (tally.device_s, everything.device_s))
+            if total > 0
+        ]
+        return sum(parts) / len(parts) if parts else tally.steps

@@ -1,0 +1,174 @@
+"""Every kernel of a problem that passed, with all that was ever measured of it, and who beats whom.
+
+Speed-ups are kept as logarithms over one baseline. A kernel's standing rests on all of its measurements, those beside
+its challengers included: an elite is measured again whenever somebody wants its place, so that a lucky first timing
+does not stand for long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from kernelwright.agents import Attempt
+from kernelwright.evolution._axes import Axis, Value, describe
+from kernelwright.records import Backend, Interval
+
+Comparison = Literal["better", "worse", "unknown"]
+
+_TO_DEVIATIONS = 1 / (2 * 1.96)  # half of a 95% interval's length is 1.96 deviations
+PROCESS_DEVIATION = 0.01  # between processes, which no interval of one process sees; as measured on two cores
+
+
+class Measure(NamedTuple):
+    """One measurement: the log of a speedup with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation, with what differs from process to process."""
+        within = (self.high - self.low) * _TO_DEVIATIONS
+        return math.hypot(within if math.isfinite(within) else 1.0, PROCESS_DEVIATION)
+
+    @classmethod
+    def of(cls, speedup: Interval) -> Measure:
+        """From a ratio of times."""
+        low, high = max(speedup.low, 1e-9), min(speedup.high, 1e9)
+        return cls(math.log(max(speedup.median, 1e-9)), math.log(low), math.log(high))
+
+    def minus(self, other: Measure) -> Measure:
+        """The measure of what was timed beside this one, from how much faster this one was."""
+        spread = math.hypot(self.high - self.low, other.high - other.low) / 2
+        value = self.value - other.value
+        return Measure(value, value - spread, value + spread)
+
+
+def pooled(measures: tuple[Measure, ...]) -> Measure:
+    """Several measurements of one kernel as one, weighted by their precision; they are taken as independent."""
+    weights = [1.0 / measure.deviation**2 for measure in measures]
+    value = sum(w * measure.value for w, measure in zip(weights, measures, strict=True)) / sum(weights)
+    reach = 1.96 / math.sqrt(sum(weights))
+    return Measure(value, value - reach, value + reach)
+
+
+class Member:
+    """A kernel that passed.
+
+    Attributes:
+        attempt: its first evaluation.
+        descriptor: its values on all axes of its backend.
+        measures: all measurements of its speedup; none where nothing was timed.
+    """
+
+    def __init__(self, attempt: Attempt, descriptor: Mapping[str, Value]) -> None:
+        self.attempt = attempt
+        self.descriptor = descriptor
+        self.measures: tuple[Measure, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """Its candidate's hash."""
+        return self.attempt.candidate.sha256
+
+    @property
+    def standing(self) -> Measure | None:
+        """Its speedup by all measurements; None where nothing was timed."""
+        return pooled(self.measures) if self.measures else None
+
+    @property
+    def rank(self) -> tuple[float, tuple[float, ...]]:
+        """What orders members, the larger the better: the lower bound, or what the compiler says of the untimed."""
+        standing = self.standing
+        return (standing.low, ()) if standing is not None else (-math.inf, self.attempt.static_score)
+
+    @property
+    def level(self) -> tuple[float, tuple[float, ...]]:
+        """The same by the estimate instead of its bound."""
+        standing = self.standing
+        return (standing.value, ()) if standing is not None else (-math.inf, self.attempt.static_score)
+
+
+class Book:
+    """The members of one problem, fed evaluation by evaluation."""
+
+    def __init__(self, baseline: str, axes: Mapping[Backend, tuple[Axis, ...]]) -> None:
+        """``axes``: all those of a backend, by the backend."""
+        self._baseline = baseline
+        self._axes = axes
+        self._members: dict[str, Member] = {}
+        self._races: dict[tuple[str, str], Comparison] = {}  # candidate and rival
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self._members
+
+    def __getitem__(self, sha256: str) -> Member:
+        return self._members[sha256]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All of them, in the order in which they came."""
+        return tuple(self._members.values())
+
+    def take(self, attempt: Attempt) -> bool:
+        """Enter an evaluation; whether its kernel is a member afterwards. One that fails now is none any more."""
+        sha256, verdict = attempt.candidate.sha256, attempt.verdict
+        for rival in attempt.rivals:
+            self._races[sha256, rival] = self._outcome(attempt, rival)
+        if not verdict.passed:
+            self._members.pop(sha256, None)
+            return False
+        if sha256 not in self._members:
+            self._members[sha256] = Member(attempt, describe(verdict, self._axes[attempt.candidate.backend]))
+        self._measure(attempt)
+        return True
+
+    def _outcome(self, attempt: Attempt, rival: str) -> Comparison:
+        found = None if attempt.verdict.timing is None else attempt.verdict.timing.rivals.get(rival)
+        return "better" if attempt.verdict.passed and found is not None and found.faster else "worse"
+
+    def _measure(self, attempt: Attempt) -> None:
+        speedup = attempt.verdict.speedup(self._baseline)
+        if speedup is None or attempt.verdict.timing is None:
+            return
+        own = Measure.of(speedup)
+        self._add(attempt.candidate.sha256, own)
+        for rival, ratio in attempt.verdict.timing.rivals.items():
+            if rival in self._members:
+                self._add(rival, own.minus(Measure.of(ratio)))
+
+    def _add(self, sha256: str, measure: Measure) -> None:
+        member = self._members[sha256]
+        before = member.standing
+        regressed = before is not None and measure.high < before.low
+        # What it was once is no comfort where it is slower now: the machine, or its luck, has changed.
+        member.measures = (measure,) if regressed else (*member.measures, measure)
+
+    def compare(self, challenger: str, incumbent: str) -> Comparison:
+        """Whether a kernel may take another one's place.
+
+        Only a race of the two makes it "better". It is "worse" where it lost the race, and, without one, where its
+        measurements so far are not above the other's: there is nothing to race for.
+        """
+        raced = self._races.get((challenger, incumbent))
+        if raced is not None:
+            return raced
+        ours, theirs = self._members[challenger], self._members[incumbent]
+        if ours.standing is None or theirs.standing is None:  # what the compiler says has no noise
+            return "better" if ours.rank > theirs.rank else "worse"
+        return "unknown" if ours.level > theirs.level else "worse"
+
+    def gain(self, attempt: Attempt, over: str) -> float | None:
+        """The measured log-ratio of ``over``'s time to an attempt's: of a race, where there was one.
+
+        None where one of them was not timed.
+        """
+        timing = attempt.verdict.timing
+        if timing is not None and over in timing.rivals:
+            return math.log(timing.rivals[over].median)
+        speedup = attempt.verdict.speedup(self._baseline)
+        other = self._members[over].standing if over in self._members else None
+        return None if speedup is None or other is None else math.log(speedup.median) - other.value

@@ -1,0 +1,279 @@
+"""The search over one problem: it says what to try next and is told the verdicts, and never runs anything itself.
+
+Its state is what follows from the evaluations that it was told, in their order, and from its seed; nothing else is
+kept. Whoever tells a new search the same evaluations has the same search, so that a run that was killed goes on as if
+nothing had been.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernelwright.agents import Again, Assignment, Attempt
+from kernelwright.evolution._archive import Admission
+from kernelwright.evolution._axes import AXES
+from kernelwright.evolution._bandit import Arm, Bandit
+from kernelwright.evolution._book import Book, Member
+from kernelwright.evolution._island import FOUND, Island
+from kernelwright.evolution._plan import Operator, SearchPlan
+from kernelwright.evolution._selection import Choice, contrast
+from kernelwright.records import Backend, Candidate
+
+EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
+_SEEDS = 1 << 31
+
+Moves = Callable[[Candidate], Sequence[Mapping[str, Any]]]
+
+
+class Search:
+    """Evolution on islands of elites, with races for their places.
+
+    Args:
+        plan: how it is set up.
+        seed: what all its draws follow from, besides the verdicts.
+        backend: of the kernels.
+        baseline: whose speedup counts.
+        moves: changes that were measured on other problems and may be worth a try on a kernel, the best first.
+    """
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        *,
+        seed: str,
+        backend: Backend,
+        baseline: str,
+        moves: Moves = lambda candidate: (),
+    ) -> None:
+        self.plan = plan
+        self._seed = seed
+        self._moves = moves
+        self._book = Book(baseline, AXES)
+        self._islands = [Island(island, backend, self._book, races=plan.races) for island in plan.islands]
+        self._bandits = [Bandit(dict(island.operators.items())) for island in plan.islands]
+        self._steps = 0
+        self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
+        self._measured_at: dict[str, int] = {}
+        self._candidates: dict[str, Candidate] = {}
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    @property
+    def islands(self) -> Sequence[Island]:
+        """The populations."""
+        return self._islands
+
+    @property
+    def bandits(self) -> Sequence[Bandit]:
+        """What each island knows of the worth of operators and models."""
+        return self._bandits
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Every kernel that passed."""
+        return self._book.members
+
+    @property
+    def ranking(self) -> list[Member]:
+        """Every kernel that passed, the best first, whether an island still holds it or not."""
+        return sorted(self._book.members, key=lambda member: member.rank, reverse=True)
+
+    @property
+    def best(self) -> Member | None:
+        """The kernel of the highest rank."""
+        return max(self._book.members, key=lambda member: member.rank, default=None)
+
+    # ------------------------------------------------------------------------------------------ telling
+
+    def tell(self, attempt: Attempt) -> None:
+        """Take in an evaluation. Evaluations must be told in the order in which they were made."""
+        candidate = attempt.candidate
+        self._candidates[candidate.sha256] = candidate
+        if attempt.purpose == "search":
+            self._told_candidate(attempt)
+        else:
+            self._told_again(attempt)
+        for sha256 in (candidate.sha256, *attempt.rivals):
+            self._measured_at[sha256] = self._steps
+
+    def _told_candidate(self, attempt: Attempt) -> None:
+        self._steps += 1
+        number = self._island_of(attempt)
+        island = self._islands[number]
+        before = island.archive.best
+        gain = self._gain(attempt, before)
+        admission = self._offer(number, attempt) if self._book.take(attempt) else None
+        island.tell(attempt, admission)
+        self._bandits[number].learn(
+            Arm(_operator_of(attempt), str(_assignment_of(attempt).get("model", ""))),
+            gain=gain if admission in FOUND or admission == "contest" else 0.0,
+            cost_usd=float(attempt.action.get("cost_usd") or 0.0),
+            device_s=sum(attempt.verdict.seconds.values()),
+        )
+        if self.plan.migrate_every and self._steps % self.plan.migrate_every == 0:
+            self._migrate()
+        if self.plan.restart_after and island.steps_without_find >= self.plan.restart_after:
+            island.restart()
+            self._waiting = [entry for entry in self._waiting if entry[0] != number]
+
+    def _offer(self, number: int, attempt: Attempt) -> Admission:
+        sha256 = attempt.candidate.sha256
+        admission = self._islands[number].archive.offer(sha256)
+        if admission == "contest":
+            self._waiting.append((number, sha256))
+        return admission
+
+    def _told_again(self, attempt: Attempt) -> None:
+        """An evaluation of a kernel that is known: who waited for it may know more now."""
+        sha256 = attempt.candidate.sha256
+        if not self._book.take(attempt):
+            for island in self._islands:
+                island.archive.drop(sha256)
+        waiting, self._waiting = self._waiting, []
+        for number, challenger in waiting:
+            if challenger not in self._book:
+                continue
+            island = self._islands[number]
+            admission = island.archive.offer(challenger)
+            if admission == "contest":
+                self._waiting.append((number, challenger))
+            elif admission in FOUND:
+                island.found(self._book[challenger].attempt)
+
+    def _gain(self, attempt: Attempt, best: Member | None) -> float:
+        """What an attempt gained over the best of its parents, or over the island's best where it has none."""
+        parents = [sha256 for sha256 in attempt.candidate.parents if sha256 in self._book]
+        others = parents or ([best.sha256] if best is not None else [])
+        gains = [self._book.gain(attempt, sha256) for sha256 in others]
+        known = [gain for gain in gains if gain is not None]
+        return max(min(known), 0.0) if known else 0.0
+
+    def _island_of(self, attempt: Attempt) -> int:
+        return min(int(_assignment_of(attempt).get("island", 0)), len(self._islands) - 1)
+
+    def _migrate(self) -> None:
+        """The best of each island, or of all, to where it may take an empty place or one that it has won already."""
+        if len(self._islands) < 2:
+            return
+        bests = [island.archive.best for island in self._islands]
+        if self.plan.migration == "elite":
+            best = self.best
+            bests = [best] * len(self._islands)
+        for number, migrant in enumerate(bests):
+            if migrant is not None and migrant.sha256 in self._book:
+                target = number if self.plan.migration == "elite" else (number + 1) % len(self._islands)
+                self._islands[target].archive.offer(migrant.sha256)
+
+    # ------------------------------------------------------------------------------------------ asking
+
+    def contests(self) -> tuple[Again, ...]:
+        """Evaluations that are wanted of known kernels before anything new is tried; empty where none are."""
+        wanted = []
+        for number, sha256 in self._waiting:
+            incumbent = self._islands[number].archive.incumbent(sha256)
+            if incumbent is not None:
+                wanted.append(Again(sha256, (incumbent,), "contest"))
+        best = self.best
+        every = self.plan.remeasure_every
+        if not wanted and every and best is not None and best.measures:
+            age = self._steps - self._measured_at.get(best.sha256, 0)
+            wanted += [Again(best.sha256, (), "remeasure")] * (age >= every)
+        return tuple(wanted)
+
+    def rivals_of(self, parents: Sequence[str]) -> tuple[str, ...]:
+        """Whom a new candidate is timed beside from the first: the best of its parents."""
+        timed = [self._book[sha256] for sha256 in parents if sha256 in self._book and self._book[sha256].measures]
+        if not timed or not self.plan.races:
+            return ()
+        return (max(timed, key=lambda member: member.rank).sha256,)
+
+    def ask(self, number: int, count: int = 1) -> tuple[Assignment, ...]:
+        """What to try in a step: ``count`` candidates side by side.
+
+        Args:
+            number: of the step; the same state gives the same answer for it, and another one for the next.
+        """
+        return tuple(self._ask(number, sample, count) for sample in range(count))
+
+    def _ask(self, number: int, sample: int, count: int) -> Assignment:
+        rng = random.Random(f"{self._seed}/{number}/{sample}")
+        at = (number * count + sample) % len(self._islands)
+        island = self._islands[at]
+        made = self._founding(island, rng) or self._bred(at, island, rng)
+        return made.model_copy(
+            update={
+                "sample": sample,
+                "island": at,
+                "seed": rng.randrange(1, _SEEDS),
+                "model": made.model or island.plan.model,
+                "inspirations": self._inspirations(island, made.parents, rng),
+                "contrast": self.plan.inspire == "contrast",
+            }
+        )
+
+    def _founding(self, island: Island, rng: random.Random) -> Assignment | None:
+        """A repair, or a kernel from nothing, where there is nothing to breed from yet; None where there is."""
+        failed = island.to_repair(self.plan.repairs)
+        if failed is not None and (island.archive.cells or rng.random() < 0.75):
+            return Assignment(mode="repair", parents=(failed.candidate.sha256,))
+        return Assignment(mode="new") if island.wants_founders or not island.archive.cells else None
+
+    def _bred(self, at: int, island: Island, rng: random.Random) -> Assignment:
+        """A child of the island's elites."""
+        first = island.parent(rng)
+        assert first is not None
+        second = island.parent(rng, but=(first.sha256,))
+        moves = self._moves(first.attempt.candidate) if "transfer" in island.plan.operators else ()
+        possible = {
+            "new": True,
+            "improve": True,
+            "edit": True,
+            "cross": second is not None,
+            "tune": "KNOBS" in first.attempt.candidate.source,
+            "transfer": bool(moves),
+            "simplify": bool(first.attempt.candidate.parents),
+        }
+        models = (island.plan.model,) if island.plan.model else self.plan.models or ("",)
+        arms = [Arm(name, model) for name in island.plan.operators if possible.get(name, False) for model in models]
+        arm = self._bandits[at].choose(arms or [Arm("improve", models[0])], rng)
+        if arm.operator == "new":
+            return Assignment(mode="new", model=arm.model)
+        if arm.operator == "cross" and second is not None:
+            return Assignment(mode="cross", parents=(first.sha256, second.sha256), model=arm.model)
+        if arm.operator == "transfer":
+            return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=dict(moves[0]))
+        long = arm.operator == "improve" and len(first.attempt.candidate.source) > EDITED_CHARACTERS
+        mode: Any = "edit" if long else arm.operator
+        return Assignment(mode=mode, parents=(first.sha256,), model=arm.model)
+
+    def _inspirations(self, island: Island, parents: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+        """Kernels worth a look: the best of other islands, elites of cells beside the parent's; or a contrast."""
+        if self.plan.inspire == "contrast":
+            timed = [Choice(m.sha256, m.standing.value) for m in self._book.members if m.standing is not None]
+            others = [choice for choice in timed if choice.sha256 not in parents]
+            return tuple(choice.sha256 for choice in contrast(others, self.plan.inspirations, rng))
+        if not self.plan.inspirations or not parents:
+            return ()
+        elsewhere = [other.archive.best for other in self._islands if other is not island]
+        beside = sorted(island.archive.elites, key=lambda member: self._distance(island, member, parents[0]))
+        found = [member.sha256 for member in (*elsewhere, *beside) if member is not None]
+        fresh = list(dict.fromkeys(sha256 for sha256 in found if sha256 not in parents))
+        return tuple(fresh[: self.plan.inspirations])
+
+    def _distance(self, island: Island, member: Member, parent: str) -> int:
+        """Axes on which two kernels lie in different bins."""
+        if parent not in self._book:
+            return 0
+        pairs = zip(island.archive.cell_of(member.sha256), island.archive.cell_of(parent), strict=True)
+        return sum(ours != theirs for ours, theirs in pairs)
+
+
+def _assignment_of(attempt: Attempt) -> Mapping[str, Any]:
+    found = attempt.action.get("assignment")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _operator_of(attempt: Attempt) -> Operator | str:
+    return str(_assignment_of(attempt).get("mode") or attempt.candidate.operator)

@@ -1,0 +1,80 @@
+"""The search as a strategy of the step: it is told what the context holds, and asked."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kernelwright.agents import Again, Assignment, Attempt, StepContext
+from kernelwright.evolution._plan import SearchPlan
+from kernelwright.evolution._search import Moves, Search
+from kernelwright.records import Backend, Candidate
+
+MOST_AGAIN = 2  # evaluations of known kernels for each new one; what is left over waits for the next round
+
+
+class Evolution:
+    """Evolves the kernels of one problem.
+
+    The search is told every attempt once, in order; where the context is not a continuation of what it was told (a
+    resumed run, another problem), a new one is told all of it.
+
+    Args:
+        plan: how the search is set up.
+        seed: what its draws follow from.
+        samples: candidates a round.
+        moves: see :class:`Search`.
+    """
+
+    heeds_stops = False
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        *,
+        seed: str,
+        backend: Backend,
+        baseline: str,
+        samples: int = 1,
+        moves: Moves = lambda candidate: (),
+    ) -> None:
+        self._make = partial(Search, plan, seed=seed, backend=backend, baseline=baseline, moves=moves)
+        self._samples = samples
+        self._kept = self._make()
+        self._told: list[str] = []
+
+    def search(self, context: StepContext) -> Search:
+        """The search as it stands after the attempts of a context."""
+        ids = [attempt.evaluation_id for attempt in context.attempts]
+        if ids[: len(self._told)] != self._told:
+            self._kept, self._told = self._make(), []
+        for attempt in context.attempts[len(self._told) :]:
+            self._kept.tell(attempt)
+        self._told = ids
+        return self._kept
+
+    def assign(self, context: StepContext) -> tuple[Assignment, ...]:
+        """What the search asks for."""
+        return self.search(context).ask(context.round, self._samples)
+
+    def focus(self, context: StepContext) -> Attempt:
+        """The parent of what is asked for next; the last attempt where that begins anew."""
+        search = self.search(context)
+        asked = search.ask(context.round + 1, self._samples)[0]
+        found = [attempt for attempt in context.attempts if attempt.candidate.sha256 in asked.parents]
+        return found[-1] if found else context.attempts[-1]
+
+    def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:
+        """The parent whose place the candidate will probably want."""
+        return self.search(context).rivals_of(candidate.parents)
+
+    def again(self, context: StepContext) -> Again | None:
+        """The first evaluation that the search wants of a kernel it knows."""
+        done = sum(attempt.round == context.round and attempt.purpose != "search" for attempt in context.attempts)
+        if done >= MOST_AGAIN * self._samples:
+            return None
+        wanted = self.search(context).contests()
+        return wanted[0] if wanted else None
+
+    def ranking(self, context: StepContext) -> list[Attempt]:
+        """By all that was measured of each kernel."""
+        return [member.attempt for member in self.search(context).ranking]

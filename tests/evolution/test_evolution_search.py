@@ -1,0 +1,336 @@
+"""The search as a whole: what it asks for, and that nothing but the verdicts decides it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from evolution_world import World, attempt_of, candidate_of, run, speedup_of, verdict_of
+from pydantic import ValidationError
+
+from kernelwright.agents import Assignment
+from kernelwright.evaluator import _statistics as statistics
+from kernelwright.evolution import IslandPlan, Search, SearchPlan
+from kernelwright.records import Stage, Status
+
+
+def make(plan: SearchPlan | None = None, seed: str = "s", **more) -> Search:
+    return Search(plan or SearchPlan(), seed=seed, backend="cpp", baseline="eager", **more)
+
+
+def ratio(median: float, width: float = 0.01):
+    log = statistics.LogInterval(math.log(median), math.log(median) - width, math.log(median) + width)
+    return speedup_of(log, log.low > 0.01)
+
+
+class Told:
+    """A search that is told verdicts by hand; kernels are told by their number."""
+
+    def __init__(self, plan: SearchPlan | None = None, **more) -> None:
+        self.search = make(plan, **more)
+        self.number = 0
+
+    def kernel(self, number: int, parents=(), operator="improve", source_tail=""):
+        return candidate_of({"A": number}, [self.kernel(parent).sha256 for parent in parents], operator)
+
+    def tell(
+        self,
+        number: int,
+        speedup: float | None,
+        *,
+        parents=(),
+        beside=None,
+        island: int = 0,
+        mode: str = "improve",
+        purpose: str = "search",
+        stage: Stage | None = None,
+        **metrics,
+    ) -> str:
+        candidate = self.kernel(number, parents, mode)
+        rivals = {self.kernel(rival).sha256: ratio(found) for rival, found in (beside or {}).items()}
+        verdict = verdict_of(
+            candidate,
+            speedup=None if speedup is None else ratio(speedup),
+            rivals=rivals,
+            status=Status.PASSED if speedup is not None else Status.INCORRECT_NUMERICAL,
+            stage=stage,
+            metrics={"vector_bits": 512.0, **metrics},
+        )
+        asked = Assignment(mode=mode, island=island, parents=candidate.parents)
+        self.search.tell(
+            attempt_of(
+                candidate,
+                verdict,
+                action={"assignment": asked.model_dump(mode="json")},
+                purpose=purpose,
+                rivals=tuple(rivals),
+            )
+        )
+        return candidate.sha256
+
+
+# ---------------------------------------------------------------------------------------------------- the same again
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        SearchPlan(),
+        SearchPlan(
+            islands=(IslandPlan(name="a"), IslandPlan(name="b", selection="curiosity", axes=("bound",), founders=3)),
+            migrate_every=5,
+            restart_after=6,
+        ),
+        SearchPlan(races=False, remeasure_every=0),
+    ],
+    ids=["usual", "islands", "plain"],
+)
+def test_told_the_same_it_is_the_same(plan):
+    told = []
+
+    class Listening(Search):
+        def tell(self, attempt):
+            told.append(attempt)
+            super().tell(attempt)
+
+    first = Listening(plan, seed="s", backend="cpp", baseline="eager")
+    run(first, World(3), 90)
+    second = make(plan)
+    for attempt in told:
+        second.tell(attempt)
+    for number in range(5):
+        assert second.ask(number, 3) == first.ask(number, 3)
+    assert second.contests() == first.contests()
+    assert [i.archive.cells for i in second.islands] == [i.archive.cells for i in first.islands]
+    assert [m.standing for m in second.ranking] == [m.standing for m in first.ranking]
+    assert [b.state for b in second.bandits] == [b.state for b in first.bandits]
+
+
+def test_another_seed_asks_for_something_else():
+    asked = []
+    for seed in ("1", "2"):
+        told = Told(seed=seed)
+        for number in range(6):
+            told.tell(number, 1.0 + number / 10, code_bytes=1000.0 * 4**number)
+        asked.append(told.search.ask(9, 8))
+    assert asked[0] != asked[1]
+
+
+# ---------------------------------------------------------------------------------------------------- what it asks for
+
+
+def test_it_begins_from_nothing():
+    (asked,) = make().ask(0)
+    assert (asked.mode, asked.parents, asked.island) == ("new", (), 0)
+    assert asked.seed
+
+
+def test_every_island_gets_its_founders_in_turn():
+    plan = SearchPlan(islands=(IslandPlan(name="a", founders=2), IslandPlan(name="b")))
+    told = Told(plan)
+    assert [(a.island, a.mode) for a in told.search.ask(0, 2)] == [(0, "new"), (1, "new")]
+    told.tell(0, 1.0, island=0, mode="new")
+    told.tell(1, 1.0, island=1, mode="new")
+    asked = told.search.ask(1, 2)
+    assert asked[0].mode == "new"
+    assert asked[1].parents == (told.kernel(1).sha256,)
+
+
+def test_a_failure_is_repaired_and_then_given_up():
+    told = Told(SearchPlan(repairs=2))
+    told.tell(0, 1.0, mode="new")
+    failed = told.tell(1, None, parents=[0])
+    (asked,) = told.search.ask(2)
+    assert (asked.mode, asked.parents) == ("repair", (failed,))
+    told.tell(2, None, parents=[1], mode="repair")
+    (asked,) = told.search.ask(3)
+    assert (asked.mode, asked.parents) == ("repair", (told.kernel(2).sha256,))
+    told.tell(3, None, parents=[2], mode="repair")
+    assert told.search.ask(4)[0].mode != "repair"
+
+
+def test_while_nothing_is_correct_what_got_furthest_is_repaired():
+    told = Told(SearchPlan(repairs=3, islands=(IslandPlan(founders=1),)))
+    told.tell(0, None, mode="new", stage=Stage.SCREENED)
+    furthest = told.tell(1, None, mode="new", stage=Stage.COMPILED)
+    told.tell(2, None, mode="new", stage=Stage.SCREENED)
+    asked = [told.search.ask(number)[0] for number in range(40)]
+    assert {a.mode for a in asked} == {"repair", "new"}
+    assert {a.parents for a in asked if a.mode == "repair"} == {(furthest,)}
+
+
+def test_operators_are_asked_for_where_they_are_possible():
+    told = Told()
+    told.tell(0, 1.0, mode="new")
+    modes = {told.search.ask(number)[0].mode for number in range(80)}
+    assert modes == {"improve", "tune", "new"}  # nothing to cross with, to take over or to simplify
+    told.tell(1, 1.2, parents=[0], vector_bits=256.0)
+    moves = [{"change": {"UNROLL": True}}]
+    with_moves = Told(moves=lambda candidate: moves)
+    with_moves.tell(0, 1.0, mode="new")
+    with_moves.tell(1, 1.2, parents=[0], vector_bits=256.0)
+    asked = [with_moves.search.ask(number)[0] for number in range(2000)]
+    assert {a.mode for a in asked} == {"improve", "tune", "new", "cross", "transfer", "simplify"}
+    assert all(len(a.parents) == (2 if a.mode == "cross" else 0 if a.mode == "new" else 1) for a in asked)
+    assert {str(a.move) for a in asked if a.mode == "transfer"} == {str(moves[0])}
+
+
+def test_an_island_may_do_without_operators_and_have_a_model_of_its_own():
+    island = IslandPlan(operators={"cross": 1.0, "improve": 1.0}, model="openai:a")
+    told = Told(SearchPlan(islands=(island,), models=("openai:b", "openai:c")))
+    told.tell(0, 1.0, mode="new")
+    asked = [told.search.ask(number)[0] for number in range(30)]
+    assert {(a.mode, a.model) for a in asked} == {("improve", "openai:a")}
+
+
+def test_models_are_arms_of_the_bandit():
+    told = Told(SearchPlan(models=("openai:b", "openai:c")))
+    told.tell(0, 1.0, mode="new")
+    assert {told.search.ask(number)[0].model for number in range(60)} == {"openai:b", "openai:c"}
+
+
+def test_long_sources_are_edited():
+    search = make(SearchPlan(islands=(IslandPlan(operators={"improve": 1.0}),)))
+    long = candidate_of({"A": 0}).model_copy(update={"source": "#" * 7000})
+    search.tell(attempt_of(long, verdict_of(long, speedup=ratio(1.0))))
+    assert search.ask(1)[0].mode == "edit"
+
+
+def test_inspirations_come_from_other_islands_and_from_neighbouring_cells():
+    plan = SearchPlan(islands=(IslandPlan(name="a"), IslandPlan(name="b")), migrate_every=0, inspirations=2)
+    told = Told(plan)
+    told.tell(0, 1.0, island=0, mode="new", code_bytes=1000.0)
+    told.tell(1, 1.1, island=0, vector_bits=256.0, code_bytes=1000.0)
+    foreign = told.tell(2, 1.5, island=1, mode="new", code_bytes=1000.0)
+    asked = next(a for a in (told.search.ask(number)[0] for number in range(0, 40, 2)) if a.parents)
+    assert asked.inspirations[0] == foreign
+    assert len(asked.inspirations) == (2 if len(asked.parents) == 1 else 1)
+    assert not set(asked.inspirations) & set(asked.parents)
+
+
+# ---------------------------------------------------------------------------------------------------- places and races
+
+
+def test_a_new_kernel_is_timed_beside_its_best_parent():
+    told = Told()
+    told.tell(0, 1.0, mode="new")
+    told.tell(1, 2.0, parents=[0], vector_bits=256.0)
+    shas = [told.kernel(number).sha256 for number in range(2)]
+    assert told.search.rivals_of(shas) == (shas[1],)
+    assert told.search.rivals_of(()) == ()
+    assert Told(SearchPlan(races=False)).search.rivals_of(shas) == ()
+
+
+def test_who_measures_better_than_an_elite_gets_a_race():
+    told = Told()
+    told.tell(0, 1.0, mode="new")
+    told.tell(1, 1.3, mode="new")
+    shas = [told.kernel(number).sha256 for number in range(2)]
+    assert [tuple(contest) for contest in told.search.contests()] == [(shas[1], (shas[0],), "contest")]
+    told.tell(1, 1.25, mode="new", beside={0: 1.25}, purpose="contest")
+    assert told.search.contests() == ()
+    assert [member.sha256 for member in told.search.islands[0].archive.elites] == [shas[1]]
+
+
+def test_a_race_that_could_not_be_run_is_not_asked_for_again():
+    told = Told()
+    told.tell(0, 1.0, mode="new")
+    told.tell(1, 1.3, mode="new")
+    again = told.search.contests()[0]
+    verdict = verdict_of(told.kernel(1), speedup=ratio(1.3), metrics={"vector_bits": 512.0})  # the rival was left out
+    told.search.tell(attempt_of(told.kernel(1), verdict, purpose="contest", rivals=again.rivals))
+    assert told.search.contests() == ()
+    assert [m.sha256 for m in told.search.islands[0].archive.elites] == [told.kernel(0).sha256]
+
+
+def test_the_best_is_measured_again_now_and_then_and_loses_what_it_does_not_hold():
+    told = Told(SearchPlan(remeasure_every=4, restart_after=0))
+    told.tell(0, 3.0, mode="new")
+    for number in range(1, 4):
+        told.tell(number, 1.0 + number / 100, mode="new", code_bytes=4.0**number)
+        assert told.search.contests() == ()
+    told.tell(4, 1.0, mode="new", beside={0: 0.4})
+    told.tell(5, 1.0, mode="new")
+    told.tell(6, 1.0, mode="new")
+    told.tell(7, 1.0, mode="new")
+    assert told.search.contests() == ()  # it ran beside number 4
+    told.tell(8, 1.0, mode="new")
+    best = told.kernel(0).sha256
+    assert [tuple(again) for again in told.search.contests()] == [(best, (), "remeasure")]
+    told.tell(0, 0.9, mode="new", purpose="remeasure")
+    second = told.kernel(3).sha256  # not looked at for as long, and the best by now
+    assert [tuple(again) for again in told.search.contests()] == [(second, (), "remeasure")]
+    assert told.search.best.sha256 == second
+    assert best in {member.sha256 for member in told.search.members}
+
+
+def test_an_elite_that_fails_when_judged_again_is_out():
+    told = Told()
+    told.tell(0, 3.0, mode="new")
+    told.tell(1, 1.0, mode="new", vector_bits=256.0)
+    told.tell(0, None, mode="new", purpose="remeasure")
+    assert [member.sha256 for member in told.search.members] == [told.kernel(1).sha256]
+    assert [m.sha256 for m in told.search.islands[0].archive.elites] == [told.kernel(1).sha256]
+
+
+# ---------------------------------------------------------------------------------------------------- islands
+
+
+@pytest.mark.parametrize(
+    ("migration", "homes"), [("ring", {0: {0, 2}, 1: {0, 1}, 2: {1, 2}}), ("elite", {0: {0, 2}, 1: {1, 2}, 2: {2}})]
+)
+def test_the_best_migrate(migration, homes):
+    plan = SearchPlan(
+        islands=tuple(IslandPlan(name=name, axes=("code",)) for name in "abc"), migrate_every=3, migration=migration
+    )
+    told = Told(plan)
+    for number in range(3):
+        told.tell(number, 1.0 + number, island=number, mode="new", code_bytes=10.0 ** (3 + number))
+    numbers = {told.kernel(number).sha256: number for number in range(3)}
+    held = {
+        i: {numbers[member.sha256] for member in island.archive.elites} for i, island in enumerate(told.search.islands)
+    }
+    assert held == homes
+
+
+def test_a_migrant_takes_no_place_that_it_has_not_won():
+    plan = SearchPlan(islands=(IslandPlan(name="a", axes=("bound",)), IslandPlan(name="b", axes=("bound",))))
+    told = Told(plan.model_copy(update={"migrate_every": 2}))
+    told.tell(0, 1.0, island=0, mode="new")
+    told.tell(1, 9.0, island=1, mode="new")
+    assert [len(island.archive.elites) for island in told.search.islands] == [1, 1]
+    assert told.search.islands[0].archive.best.sha256 == told.kernel(0).sha256
+
+
+def test_an_island_without_finds_begins_anew_and_nothing_is_forgotten():
+    told = Told(SearchPlan(restart_after=3, remeasure_every=0))
+    best = told.tell(0, 5.0, mode="new")
+    for number in range(1, 3):
+        told.tell(number, 1.0, parents=[0], beside={0: 0.2})
+    assert told.search.islands[0].restarts == 0
+    told.tell(3, 1.0, parents=[0], beside={0: 0.2})
+    assert told.search.islands[0].restarts == 1
+    assert told.search.islands[0].archive.elites == ()
+    assert told.search.best.sha256 == best
+    assert told.search.ask(5)[0].mode == "new"
+
+
+# ---------------------------------------------------------------------------------------------------- plans
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"islands": []},
+        {"islands": [{"name": "a"}, {"name": "a"}]},
+        {"islands": [{"operators": {}}]},
+        {"islands": [{"operators": {"improve": 0}}]},
+        {"islands": [{"operators": {"pray": 1}}]},
+        {"islands": [{"selection": "luck"}]},
+        {"migrate_every": -1},
+        {"unknown": 1},
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        SearchPlan.model_validate(wrong)
