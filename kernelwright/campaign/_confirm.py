@@ -10,6 +10,7 @@ from kernelwright.errors import MachineError
 from kernelwright.records import Candidate, Evaluation
 
 CONFIRMATIONS = 2  # the winner, and the runner-up where the winner does not hold
+_LEVEL = 0.99  # of two kernels' times, what processes differ in by themselves: no reason to confirm the other one
 
 
 class Confirmation(NamedTuple):
@@ -29,8 +30,8 @@ def choose_winner(
 ) -> Confirmation:
     """Confirm the best attempt beside the runner-up, and that one as well where the best does not hold.
 
-    It does not hold where the confirmation refuses it, calls it no faster than the baseline, or finds it slower than
-    the runner-up in the same processes.
+    It does not hold where the confirmation refuses it, calls it no faster than the baseline, or finds it over 1% slower
+    than the runner-up in the same processes.
 
     Args:
         attempts: all rounds of the problem.
@@ -71,9 +72,9 @@ def choose_winner(
 
 
 def _beaten(evaluation: Evaluation) -> bool:
-    """Whether a kernel that was timed beside it was surely faster."""
+    """Whether a kernel that was timed beside it was surely faster, by more than processes differ."""
     timing = evaluation.verdict.timing
-    return timing is not None and any(ratio.high < 1.0 for ratio in timing.rivals.values())
+    return timing is not None and any(ratio.high < _LEVEL for ratio in timing.rivals.values())
 
 
 def _why_nothing_passed(attempts: Sequence[Attempt]) -> str:

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import (
     Attempt,
+    AttemptState,
     BranchFromBest,
     Coder,
     CoderError,
     Judge,
     ModelRole,
+    OfflineJudge,
     OneAtATime,
     StepContext,
     StepState,
     StepTools,
     Strategy,
     Verifier,
-    OfflineJudge,
     Workbench,
     attempts_of,
     build_step,
@@ -145,7 +146,9 @@ class ProblemJob:
         tools = StepTools(
             problem=self.problem,
             coder=self.coder,
-            judge=None if self._evolves and isinstance(self.judge, OfflineJudge) else self.judge,  # it advises on one line
+            judge=None
+            if self._evolves and isinstance(self.judge, OfflineJudge)
+            else self.judge,  # it advises on one line
             # Whoever reads the evidence and is no rule can make something of a profile.
             evaluate=partial(session.judge, explain=isinstance(self.judge, ModelRole)),
             ledger=ledger,
@@ -292,12 +295,28 @@ class ProblemJob:
         elif node == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
             self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))
+        elif node == "again":
+            self._emit("note", text=_race_summary(ledger, state["attempts"][-1]))
         elif node == "advise":
             advice = state["attempts"][-1]["advice"] or {}
             self._emit("advised", round=state["round"], **advice)
 
     def _emit(self, kind: EventKind, **data: Any) -> None:
         self.tell(CampaignEvent(kind, self.problem.id, data))
+
+
+def _race_summary(ledger: StoreLedger, attempt: AttemptState) -> str:
+    """What came of judging a known kernel once more."""
+    verdict = ledger.evaluation(attempt["evaluation"]).verdict
+    name = f"kernel {verdict.candidate[:12]}"
+    if not verdict.passed:
+        return f"judged again: {name}: {verdict.status.value}: {verdict.reason}"
+    found = {} if verdict.timing is None else verdict.timing.rivals
+    for rival, ratio in found.items():
+        said = f"{ratio.median:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+        outcome = "takes its place" if ratio.faster else "no faster"
+        return f"raced again: {name}, {said} beside {rival[:12]}: {outcome}"
+    return f"timed again: {name}"
 
 
 def _passed_over(state: StepState) -> bool:

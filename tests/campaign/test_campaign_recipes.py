@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from kernelwright.campaign import load_recipe, recipe_names, with_recipe
@@ -54,6 +57,15 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path):
     path.write_text('summary = "more at once"\n[settings]\nsamples = 4\n')
     made = with_recipe(settings(tmp_path, recipe=str(path)))
     assert (made.samples, made.origin("samples")) == (4, "recipe mine")
+
+
+def test_the_search_that_the_guide_shows_is_a_recipe(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    path = tmp_path / "shown.toml"
+    path.write_text(next(text for text in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL) if "[search]" in text))
+    plan = load_recipe(str(path)).search
+    assert [(island.name, island.selection) for island in plan.islands] == [("wide", "sigmoid"), ("tuned", "best")]
+    assert plan.islands[1].operators == {"improve": 1, "tune": 4}
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def confirmed(session):
 def made_up_pairs(monkeypatch):
     """What pairs of processes would be measured to take, for tests of what comes after a confirmation."""
 
-    def pair(timekeeper, candidate, check_set, process, progress):
+    def pair(timekeeper, candidate, check_set, process, progress, rivals):
         for role in ("candidate", "eager"):
             progress.samples.append(
                 TimingSample(role=role, process=process, pair=0, order=0, calls=4, latency_ms=1.0, phase="confirm")

@@ -75,7 +75,7 @@ def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
 
 @pytest.mark.untimed
 def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softmax, monkeypatch):
-    def pair(timekeeper, candidate, check_set, process, progress):
+    def pair(timekeeper, candidate, check_set, process, progress, rivals):
         for role in ("candidate", "eager"):
             progress.samples.append(
                 TimingSample(role=role, process=process, pair=0, order=0, calls=4, latency_ms=1.0, phase="confirm")
