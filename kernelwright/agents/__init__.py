@@ -6,7 +6,15 @@ from kernelwright.agents._graph import StepResult, build_step, open_checkpoints,
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
-from kernelwright.agents._nodes import AttemptState, StepState, StepTools, attempts_of, context_of, initial_state
+from kernelwright.agents._nodes import (
+    RIVALS,
+    AttemptState,
+    StepState,
+    StepTools,
+    attempts_of,
+    context_of,
+    initial_state,
+)
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
 from kernelwright.agents._registry import (
@@ -59,6 +67,7 @@ from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier,
 __all__ = [
     "MOST_GENERATORS",
     "MUTATIONS",
+    "RIVALS",
     "Again",
     "Archive",
     "Assignment",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from kernelwright.agents._roles import Purpose
 from kernelwright.agents._verifier import Forecast, Past
@@ -29,9 +30,15 @@ class Ledger(Protocol):
         ...
 
     def record(
-        self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = (), purpose: Purpose = "search"
+        self,
+        evaluation: Evaluation,
+        *,
+        step: int,
+        calls: tuple[LLMCall, ...] = (),
+        purpose: Purpose = "search",
+        action: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a finished evaluation in one transaction; returns its id."""
+        """Store a finished evaluation in one transaction, with what was asked for and done; returns its id."""
         ...
 
     def evaluation(self, evaluation_id: str) -> Evaluation:

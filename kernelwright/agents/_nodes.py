@@ -31,6 +31,9 @@ from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall
 FAILED_ROUNDS = 3  # in a row, without a single candidate, after which a problem is given up
 
 
+RIVALS = "rivals"  # the part of a recorded action that names whom a candidate was to be timed beside
+
+
 class AttemptState(TypedDict):
     """One judged candidate in the graph's state."""
 
@@ -234,7 +237,8 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
         _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
         calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
         evaluation = _evaluated(tools, context, candidate, rivals)
-        evaluation_id = tools.ledger.record(evaluation, step=state["round"], calls=calls)
+        action = {**pending["action"], RIVALS: list(rivals)}
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], calls=calls, action=action)
     entry = AttemptState(
         round=state["round"],
         proposal=pending["proposal"],
@@ -273,7 +277,8 @@ def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
     evaluation_id = tools.ledger.find_again(candidate, wanted.purpose, len(earlier))
     if evaluation_id is None:
         evaluation = _evaluated(tools, context, candidate, wanted.rivals)
-        evaluation_id = tools.ledger.record(evaluation, step=state["round"], purpose=wanted.purpose)
+        action = {RIVALS: list(wanted.rivals)}
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], purpose=wanted.purpose, action=action)
     entry = AttemptState(
         round=state["round"],
         proposal=candidate.sha256,

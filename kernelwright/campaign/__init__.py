@@ -13,13 +13,17 @@ from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
+from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchView, make_search, searches_of
 
 __all__ = [
     "ArchiveMade",
+    "ArmRow",
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "Elite",
     "Estimate",
+    "IslandView",
     "RankedKernel",
     "Recipe",
     "RefereeLike",
@@ -27,6 +31,7 @@ __all__ = [
     "RoundSummary",
     "RunLock",
     "RunResult",
+    "SearchView",
     "Session",
     "estimate",
     "evaluate",
@@ -34,6 +39,7 @@ __all__ = [
     "load_drop_in",
     "load_recipe",
     "make_archive",
+    "make_search",
     "optimize",
     "problems_of",
     "read_candidate",
@@ -43,6 +49,7 @@ __all__ = [
     "rounds_of",
     "rows_of",
     "run_config",
+    "searches_of",
     "verifier_record",
     "with_recipe",
     "write_atomically",

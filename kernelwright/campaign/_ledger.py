@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import Forecast, Past, Purpose, TrackRecord, foretold, track_record
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
@@ -75,11 +76,17 @@ class StoreLedger:
         return self._find(candidate, confirmed=True)
 
     def record(
-        self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = (), purpose: Purpose = "search"
+        self,
+        evaluation: Evaluation,
+        *,
+        step: int,
+        calls: tuple[LLMCall, ...] = (),
+        purpose: Purpose = "search",
+        action: Mapping[str, Any] | None = None,
     ) -> str:
         """Store a finished evaluation."""
         return self._store.record_evaluation(
-            evaluation, run_id=self._run_id, step=step, llm_calls=calls, purpose=purpose
+            evaluation, run_id=self._run_id, step=step, llm_calls=calls, purpose=purpose, action=action
         )
 
     def evaluation(self, evaluation_id: str) -> Evaluation:

@@ -37,11 +37,11 @@ from kernelwright.campaign._confirm import choose_winner
 from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
+from kernelwright.campaign._searched import make_search
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords, lint
 from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
-from kernelwright.evolution import Evolution, SearchPlan
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
 from kernelwright.sandbox import WorkerFailed
 
@@ -188,13 +188,7 @@ class ProblemJob:
 
     def _strategy(self) -> Strategy:
         if self.config.search is not None:
-            return Evolution(
-                SearchPlan.model_validate(self.config.search),
-                seed=f"{self.settings.search_seed}/{self.problem.id}",
-                backend=self.config.backend,
-                baseline=self.baseline,
-                samples=self._samples,
-            )
+            return make_search(self.config, self.problem.id, samples=self._samples)
         if isinstance(self.coder, ModelRole):
             return BranchFromBest(self._samples, self.settings.repairs, latest=self.settings.branch_from == "latest")
         return OneAtATime()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +11,14 @@ import click
 
 from kernelwright.cli._common import Common, budget_options, common_options, stdout_console
 from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
-from kernelwright.cli._tables import duration, result_tables, table
+from kernelwright.cli._tables import duration, result_tables, short, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from kernelwright.agents import TrackRecord
+    from kernelwright.campaign import Elite, SearchView
     from kernelwright.records import RunConfig
     from kernelwright.store import RequestCount, RunCosts, RunRow, Store
 
@@ -127,6 +129,69 @@ def show(common: Common, run_id: str) -> None:
     tables = result_tables(rows, config.baselines, stdout_console().width, lints)
     requests = [_requests_table(counts)] if counts else []
     common.show(data, *lines, *tables, *requests, *map(escape, footnotes(lints)))
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--problem", "-p", metavar="P", help="Only this problem: its id, or the end of it.")
+@common_options
+def archive(common: Common, run_id: str, problem: str | None) -> None:
+    """The best kernel of each cell of a run's search, and what its operators gained.
+
+    RUN is an id, its beginning, or 'last'. A cell is shown by what was measured of its kernel on the island's axes;
+    gains and costs of older steps count less.
+    """
+    from kernelwright.campaign import searches_of
+
+    settings = common.settings()
+    with common.open_store(settings, readonly=True) as store:
+        run = find_run(store, run_id)
+        found = searches_of(store, run)
+    if problem is not None:
+        found = tuple(view for view in found if f"/{view.problem}".endswith(f"/{problem}"))
+        if not found:
+            raise UsageError(f"run {run.id} searched on no problem {problem!r}", hint="leave --problem out to see all")
+    if run.config.search is None:
+        shown: list[str | Table] = [f"run {run.id}: the recipe {run.config.recipe} evolves nothing"]
+    elif not found:
+        shown = [f"run {run.id}: nothing was judged yet"]
+    else:
+        shown = [part for view in found for part in _search_tables(view)]
+    common.show({"run": run.id, "recipe": run.config.recipe, "searches": found}, *shown)
+
+
+def _search_tables(view: SearchView) -> list[str | Table]:
+    """One problem's archives."""
+    shown: list[str | Table] = [f"{view.problem}: {view.evaluations} evaluations, {view.passed} kernels passed"]
+    for island in view.islands:
+        begun = f", begun anew {island.restarts} times" if island.restarts else ""
+        shown.append(f"island {island.name}: {len(island.elites)} cells{begun}")
+        made = table(*island.axes, "kernel", ">speedup", ">times measured", "made by")
+        for elite in sorted(island.elites, key=_standing, reverse=True):
+            speedup = (
+                "-"
+                if elite.speedup is None
+                else f"{elite.speedup.median:.2f}x [{elite.speedup.low:.2f}, {elite.speedup.high:.2f}]"
+            )
+            values = [_value(elite.values.get(axis)) for axis in island.axes]
+            made.add_row(*values, short(elite.kernel), speedup, str(elite.measurements), elite.operator)
+        shown.append(made)
+        arms = table("operator", "model", ">steps", ">gain", ">referee", ">cost")
+        for arm in sorted(island.arms, key=lambda arm: -arm.gain):
+            cost = f"${arm.cost_usd:.4f}" if arm.cost_usd else "-"
+            gain = f"{100 * math.expm1(arm.gain):.1f}%"
+            arms.add_row(arm.operator, arm.model or "-", f"{arm.steps:.1f}", gain, duration(arm.device_s), cost)
+        if island.arms:
+            shown.append(arms)
+    return shown
+
+
+def _standing(elite: Elite) -> float:
+    return elite.speedup.low if elite.speedup is not None else 0.0
+
+
+def _value(value: float | str | None) -> str:
+    return "?" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _spending(config: RunConfig, costs: RunCosts, device_s: float) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.evolution._archive import Admission, Archive
-from kernelwright.evolution._axes import AXES, DEFAULT_AXES, Axis, Cell, Grid, axes_named, describe
+from kernelwright.evolution._axes import AXES, DEFAULT_AXES, Axis, Cell, Grid, Value, axes_named, describe
 from kernelwright.evolution._bandit import Arm, Bandit, Tally
 from kernelwright.evolution._book import Book, Measure, Member, pooled
 from kernelwright.evolution._plan import USUAL_WEIGHTS, IslandPlan, SearchPlan
@@ -32,6 +32,7 @@ __all__ = [
     "Search",
     "SearchPlan",
     "Tally",
+    "Value",
     "axes_named",
     "describe",
     "pooled",

@@ -34,6 +34,11 @@ class Measure(NamedTuple):
         within = (self.high - self.low) * _TO_DEVIATIONS
         return math.hypot(within if math.isfinite(within) else 1.0, PROCESS_DEVIATION)
 
+    @property
+    def ratio(self) -> Interval:
+        """The same as a ratio of times."""
+        return Interval(median=math.exp(self.value), low=math.exp(self.low), high=math.exp(self.high))
+
     @classmethod
     def of(cls, speedup: Interval) -> Measure:
         """From a ratio of times."""

@@ -75,6 +75,10 @@ class Search:
         """Every kernel that passed."""
         return self._book.members
 
+    def member(self, sha256: str) -> Member:
+        """A kernel that passed, by its hash."""
+        return self._book[sha256]
+
     @property
     def ranking(self) -> list[Member]:
         """Every kernel that passed, the best first, whether an island still holds it or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from kernelwright.agents import Again, Assignment, Attempt, StepContext
@@ -44,10 +45,14 @@ class Evolution:
 
     def search(self, context: StepContext) -> Search:
         """The search as it stands after the attempts of a context."""
-        ids = [attempt.evaluation_id for attempt in context.attempts]
+        return self.told(context.attempts)
+
+    def told(self, attempts: Sequence[Attempt]) -> Search:
+        """The search as it stands after these attempts, and no others."""
+        ids = [attempt.evaluation_id for attempt in attempts]
         if ids[: len(self._told)] != self._told:
             self._kept, self._told = self._make(), []
-        for attempt in context.attempts[len(self._told) :]:
+        for attempt in attempts[len(self._told) :]:
             self._kept.tell(attempt)
         self._told = ids
         return self._kept

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from kernelwright import __version__
@@ -42,12 +43,14 @@ class Evaluations(Calls):
         generation: int | None = None,
         llm_calls: Sequence[LLMCall] = (),
         purpose: str = "search",
+        action: Mapping[str, Any] | None = None,
     ) -> str:
         """Write a verdict with all its evidence, whole or not at all; returns the evaluation's id.
 
         It belongs to the version of the problem that the run is pinned to, or else the current one. A candidate is
         kept once for each problem; judging it again is a new evaluation. ``purpose``: ``contest`` where a search had it
-        judged again beside its rivals, ``remeasure`` where merely again.
+        judged again beside its rivals, ``remeasure`` where merely again. ``action`` is the account of what was asked
+        for and done, as plain JSON, from which the state of a search follows.
 
         Raises:
             StoreError: verdict, candidate and environment do not belong together; the problem or run is unknown; the
@@ -66,6 +69,7 @@ class Evaluations(Calls):
                 "step": step,
                 "generation": generation,
                 "purpose": purpose,
+                "action_json": json.dumps(dict(action or {}), sort_keys=True),
                 **_verdict_columns(evaluation.verdict),
                 "software_version": __version__,
                 "created_at": utc_now(),
@@ -263,7 +267,8 @@ class Evaluations(Calls):
             **evidence,
         )
         names = ("id", "run_id", "step", "generation", "purpose", "problem_version", "quarantined", "created_at")
-        return StoredEvaluation(evaluation=evaluation, **{name: row[name] for name in names})
+        action = json.loads(row["action_json"])
+        return StoredEvaluation(evaluation=evaluation, action=action, **{name: row[name] for name in names})
 
 
 def _refuse_mismatch(evaluation: Evaluation) -> None:

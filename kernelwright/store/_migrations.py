@@ -475,11 +475,12 @@ def m007_generators(db: Database) -> None:
 
 
 def m008_purposes(db: Database) -> None:
-    """Why a candidate was judged: first of all, or again beside others, or merely again."""
+    """Why a candidate was judged (first of all, or again beside others, or merely again), and what made it."""
     db.execute(
         "ALTER TABLE evaluations ADD COLUMN purpose TEXT NOT NULL DEFAULT 'search' "
         "CHECK (purpose IN ('search', 'contest', 'remeasure'))"
     )
+    db.execute("ALTER TABLE evaluations ADD COLUMN action_json TEXT NOT NULL DEFAULT '{}'")
 
 
 STEPS = (

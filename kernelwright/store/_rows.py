@@ -26,8 +26,8 @@ JobState = Literal["pending", "running", "done", "failed"]
 class StoredEvaluation(Record):
     """One evaluation as it was recorded.
 
-    ``quarantined`` is the reason where it was withdrawn afterwards; ``purpose`` says why it was made (see
-    :meth:`Store.record_evaluation`).
+    ``quarantined`` is the reason where it was withdrawn afterwards; ``purpose`` says why it was made, and ``action``
+    what was asked for and done (see :meth:`Store.record_evaluation`).
     """
 
     id: str
@@ -39,6 +39,7 @@ class StoredEvaluation(Record):
     quarantined: str | None
     created_at: str
     evaluation: Evaluation
+    action: Mapping[str, Any] = {}
 
     @property
     def candidate(self) -> Candidate:

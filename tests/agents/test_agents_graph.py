@@ -61,7 +61,13 @@ class MemoryLedger:
         return found[number] if len(found) > number else None
 
     def record(
-        self, evaluation: Evaluation, *, step: int, calls: tuple[LLMCall, ...] = (), purpose: str = "search"
+        self,
+        evaluation: Evaluation,
+        *,
+        step: int,
+        calls: tuple[LLMCall, ...] = (),
+        purpose: str = "search",
+        action=None,
     ) -> str:
         assert evaluation.candidate.sha256 in self.proposals, "a proposal is stored before it is judged"
         self.evaluations.append(evaluation)

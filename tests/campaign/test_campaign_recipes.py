@@ -62,7 +62,9 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path):
 def test_the_search_that_the_guide_shows_is_a_recipe(tmp_path):
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
     path = tmp_path / "shown.toml"
-    path.write_text(next(text for text in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL) if "[search]" in text))
+    path.write_text(
+        next(text for text in re.findall(r"```toml[^\n]*\n(.*?)```", guide, re.DOTALL) if "[search]" in text)
+    )
     plan = load_recipe(str(path)).search
     assert [(island.name, island.selection) for island in plan.islands] == [("wide", "sigmoid"), ("tuned", "best")]
     assert plan.islands[1].operators == {"improve": 1, "tune": 4}

@@ -277,3 +277,33 @@ def test_kill_9_and_resume(tmp_path):
     assert "round 1/3" not in err
     assert "round 2/3" in err
     assert "2.00x" in out
+
+
+# ------------------------------------------------------------------------------------------------- the archive of a run
+
+
+def test_a_run_shows_the_elites_of_its_search(terminal):
+    terminal.optimize(SOFTMAX, LAYER_NORM)
+    data = terminal.json("runs", "archive", "last")
+    assert data["recipe"] == "default"
+    assert [view["problem"] for view in data["searches"]] == [SOFTMAX, LAYER_NORM]
+    (island,) = data["searches"][0]["islands"]
+    best = {row["problem"]: row["candidate"] for row in terminal.json("kernels", "best")["kernels"]}
+    (elite,) = island["elites"]
+    assert elite["kernel"] == best[SOFTMAX]
+    assert elite["speedup"]["median"] == pytest.approx(2.0)
+    assert elite["cell"].keys() == set(island["axes"])
+    shown = terminal("runs", "archive", "last", "--problem", "softmax").stdout
+    assert elite["kernel"][:12] in shown
+    assert "2.00x [" in shown
+    assert sum(arm["steps"] for arm in island["arms"]) > 2
+    assert "operator" in shown
+    assert "layer_norm" not in shown
+
+
+def test_an_archive_that_there_is_not_is_told(terminal, tmp_path):
+    terminal.optimize(SOFTMAX, "--recipe", "cudaforge")
+    assert "the recipe cudaforge evolves nothing" in terminal("runs", "archive", "last").stdout
+    assert terminal.json("runs", "archive", "last")["searches"] == []
+    terminal.optimize(SOFTMAX)
+    assert "leave --problem out" in terminal("runs", "archive", "last", "-p", "gelu", code=2).stderr

@@ -59,7 +59,12 @@ def test_a_confirmation_uses_fresh_processes(judge_softmax):
 
 def test_a_search_says_where_the_time_goes_only_where_that_is_asked_for(judge_softmax):
     plain, explained = judge_softmax(RIGHT).verdict, judge_softmax(RIGHT, explain=True).verdict
-    assert plain.profile is None
+    assert plain.profile.rung == "roofline"
+    assert plain.profile.metrics["distance_to_roofline"] > 0
+    assert plain.profile.metrics["kernel_calls"] == 1
+    assert plain.profile.metrics["code_bytes"] > 100
+    assert "instructions_per_call" not in plain.profile.metrics
+    assert "profile" not in plain.seconds
     assert (explained.status, explained.stage, explained.timing.confirmed) == (Status.PASSED, Stage.TIMED, False)
     assert explained.profile.metrics["distance_to_roofline"] > 0
     assert "profile" in explained.seconds
