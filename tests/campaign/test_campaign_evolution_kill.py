@@ -12,6 +12,7 @@ import pytest
 from test_campaign_kill import driver_env
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

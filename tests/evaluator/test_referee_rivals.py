@@ -34,14 +34,14 @@ def test_the_faster_of_two_wins_its_race_and_the_slower_loses_it_soon(softmax):
     assert not lost.faster
     assert lost.median < 0.7
     assert lost.high < 1.05
-    assert verdict.timing.pairs <= 24, "a hopeless one is not timed for long"
+    assert verdict.timing.pairs <= 48, "a hopeless one is not timed to the end"
 
 
-def test_equals_stay_equal(softmax):
+def test_equals_differ_by_no_more_than_processes_do(softmax):
     verdict = judged(softmax, RIGHT, OTHERWISE).verdict
     found = verdict.timing.rivals[named(softmax, OTHERWISE).sha256]
-    assert not found.faster
-    assert found.low < 1.01
+    assert found.low < 1.05
+    assert found.high > 0.95
 
 
 def test_a_rival_that_fails_is_left_out_and_costs_the_candidate_nothing(softmax):
