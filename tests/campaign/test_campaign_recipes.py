@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
-from kernelwright.campaign import load_recipe, recipe_names, with_recipe
+from kernelwright.campaign import Campaign, load_recipe, recipe_names, searches_of, with_recipe
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
+from kernelwright.store import Store
 
 
 def settings(tmp_path, *overrides: str, **flags) -> Settings:
@@ -91,3 +93,24 @@ def test_a_recipe_that_is_not_there_is_told(tmp_path, name):
     with pytest.raises(UsageError, match="recipe") as refused:
         with_recipe(settings(tmp_path, recipe=name))
     assert "cudaforge" in refused.value.hint or "recipes list" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_runs_to_its_end(tmp_path, name):
+    register_scripted_roles()
+    flags = {"store": str(tmp_path / "store.db"), "cache_dir": str(tmp_path / "cache"), "coder": "scripted"}
+    made = with_recipe(settings(tmp_path, recipe=name, judge="scripted", rounds=4, **flags))
+    referee = FakeReferee({f"v{number}": 1.0 + number / 2 for number in range(4)})
+    with Store.open(made.store) as store:
+        result = Campaign(made, store, open_referee=lambda _: referee).run([make_problem("one"), make_problem("two")])
+        (run,) = store.runs()
+        found = searches_of(store, run)
+    assert result.status == "finished"
+    assert [row.speedup["eager"].median for row in result.rows] == [2.5, 2.5]
+    plan = load_recipe(name).search
+    assert [[island.name for island in view.islands] for view in found] == (
+        [] if plan is None else [[island.name for island in plan.islands]] * 2
+    )
+    assert all(elite.measurements for view in found for island in view.islands for elite in island.elites)
+    races = plan is not None and plan.races
+    assert any(word in ("v1", "v2") for word, _ in referee.beside) == races, "raced while searching"
