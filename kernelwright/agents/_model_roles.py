@@ -27,6 +27,7 @@ from kernelwright.agents.llm import FILE_WORDS, ModelClient, Parameters, Place
 from kernelwright.prompts import DeviceFacts, KernelView, Move, Task, exemplar_for, render
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
+_ASKED_AS: Mapping[str, str] = {"tune": "improve"}  # a model sets constants as it changes anything else
 REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-new": KernelReply,
     "coder-repair": KernelReply,
@@ -166,7 +167,7 @@ class ModelCoder(ModelRole):
         views = [KernelView.of(parent.candidate, parent.verdict, parent.artifacts) for parent in parents]
         asked = self._ask(
             context,
-            f"coder-{assignment.mode}",
+            f"coder-{_ASKED_AS.get(assignment.mode, assignment.mode)}",
             {
                 **_shown(views),
                 "advice": advice,

@@ -21,6 +21,7 @@ from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import StoreError, UsageError
+from kernelwright.evolution import axes_named
 from kernelwright.records import Problem, RunConfig
 
 if TYPE_CHECKING:
@@ -49,8 +50,16 @@ def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike
 
 
 def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
-    """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same."""
+    """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same.
+
+    Raises:
+        UsageError: the recipe sets up a search that these kernels, or one model, cannot have.
+    """
     search = load_recipe(settings.recipe).search
+    for island in () if search is None else search.islands:
+        axes_named(island.axes, settings.backend)
+        if island.model or (search is not None and search.models):
+            raise UsageError("the recipe names models, and a run has the one of --coder", hint="leave them out")
     return RunConfig(
         problems=tuple(problems),
         coder=absolute_spec(settings.coder),

@@ -89,7 +89,14 @@ def _read(path: Path, name: str) -> Recipe:
         raise UsageError(
             f"cannot read the recipe {path}: {error.strerror}", hint="'kernelwright recipes list'"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError, TypeError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{path} is no recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            hint="'kernelwright recipes show cudaforge' prints one",
+            file=str(path),
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
         raise UsageError(
             f"{path} is no recipe: {error}",
             hint="'kernelwright recipes show cudaforge' prints one",

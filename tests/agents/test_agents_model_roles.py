@@ -88,7 +88,7 @@ def test_a_new_kernel_is_a_candidate_with_its_prompt(playing, store):
     assert "32 KiB" in told(provider)
 
 
-@pytest.mark.parametrize("mode", ["repair", "improve"])
+@pytest.mark.parametrize("mode", ["repair", "improve", "tune", "simplify", "transfer"])
 def test_a_parent_is_shown_with_its_evidence(playing, mode):
     parent = attempt(PARENT, status=Status.COMPILE_ERROR if mode == "repair" else Status.PASSED)
     coder, provider = playing(ModelCoder, kernel(OTHER))

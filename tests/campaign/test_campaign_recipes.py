@@ -79,6 +79,9 @@ def test_the_search_that_the_guide_shows_is_a_recipe(tmp_path):
         ("rounds = 3", "is no recipe"),
         ('summary = "x"\n[settings]\nround = 3', "unknown setting"),
         ('summary = "x"\n[settings]\nrounds = 0', "rounds"),
+        ('summary = "x"\n[[search.islands]]\nselection = "lottery"', "islands.0.selection: Input should be 'beam'"),
+        ('summary = "x"\n[[search.islands]]\noperators = { invent = 1 }', "operators.invent"),
+        ('summary = "x"\n[[search.islands]]\noperators = { improve = 0 }', "uses no operator"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
@@ -86,6 +89,25 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         with_recipe(settings(tmp_path, recipe=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[search.islands]]\naxes = ["bound", "occupancy"]', "no axis 'occupancy'"),
+        ('[[search.islands]]\nmodel = "openai:other"', "names models"),
+        ('[search]\nmodels = ["openai:other"]', "names models"),
+    ],
+)
+def test_a_search_that_cannot_be_had_begins_no_run(tmp_path, text, message):
+    register_scripted_roles()
+    path = tmp_path / "impossible.toml"
+    path.write_text(f'summary = "x"\n{text}')
+    made = settings(tmp_path, recipe=str(path), store=str(tmp_path / "store.db"), coder="scripted", judge="scripted")
+    with Store.open(made.store) as store:
+        with pytest.raises(UsageError, match=message):
+            Campaign(made, store, open_referee=lambda _: FakeReferee()).run([make_problem("one")])
+        assert store.runs() == []
 
 
 @pytest.mark.parametrize("name", ["cudaforg", "none.toml"])
