@@ -45,6 +45,7 @@ from kernelwright.agents._roles import (
 from kernelwright.agents._roofline import Peaks, Placement, place
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import (
+    EDITED_CHARACTERS,
     Again,
     BranchFromBest,
     OneAtATime,
@@ -65,6 +66,7 @@ from kernelwright.agents._tester import (
 from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
 
 __all__ = [
+    "EDITED_CHARACTERS",
     "MOST_GENERATORS",
     "MUTATIONS",
     "RIVALS",

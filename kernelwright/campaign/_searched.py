@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kernelwright.agents import RIVALS as BESIDE
 from kernelwright.agents import Attempt
@@ -64,13 +65,14 @@ class SearchView(Record):
 
 def make_search(config: RunConfig, problem_id: str, *, samples: int = 1) -> Evolution:
     """The search of a run over a problem, told nothing yet. The run's recipe must set one up."""
-    return Evolution(
+    make = partial(
+        Search,
         SearchPlan.model_validate(config.search),
         seed=f"{config.settings.get('search_seed', 0)}/{problem_id}",
         backend=config.backend,
         baseline=config.baselines[0],
-        samples=samples,
     )
+    return Evolution(make, samples=samples)
 
 
 def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
@@ -88,17 +90,13 @@ def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
 
 
 def _attempt(stored: StoredEvaluation) -> Attempt:
-    purposes: Mapping[str, Literal["search", "contest", "remeasure"]] = {
-        "contest": "contest",
-        "remeasure": "remeasure",
-    }
     return Attempt(
         round=stored.step or 0,
         evaluation_id=stored.id,
         candidate=stored.candidate,
         verdict=stored.verdict,
         action=stored.action,
-        purpose=purposes.get(stored.purpose, "search"),
+        purpose=stored.purpose,
         rivals=tuple(stored.action.get(BESIDE) or ()),
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._clock import OutputClaim
-from kernelwright.evaluator._truth import Trial, Truth, Variant, is_normal
+from kernelwright.evaluator._truth import ARCHIVED, Trial, Truth, Variant, is_normal
 from kernelwright.records import Status
 
 
@@ -89,6 +89,7 @@ def _judge_value(
             tolerance_scale=tolerance_scale,
             dtype=spec.dtype,
             ref_low=truth.low,
+            searched=trial.distribution == ARCHIVED,
         )
     if truth.rule is not None:
         values, scale, dim, distinct = truth.rule

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.agents import Again, Assignment, Attempt
+from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt
 from kernelwright.evolution._archive import Admission
 from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import Arm, Bandit
@@ -21,7 +21,6 @@ from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
 from kernelwright.records import Backend, Candidate
 
-EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
 _SEEDS = 1 << 31
 
 Moves = Callable[[Candidate], Sequence[Mapping[str, Any]]]
@@ -56,7 +55,6 @@ class Search:
         self._steps = 0
         self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
         self._measured_at: dict[str, int] = {}
-        self._candidates: dict[str, Candidate] = {}
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -94,7 +92,6 @@ class Search:
     def tell(self, attempt: Attempt) -> None:
         """Take in an evaluation. Evaluations must be told in the order in which they were made."""
         candidate = attempt.candidate
-        self._candidates[candidate.sha256] = candidate
         if attempt.purpose == "search":
             self._told_candidate(attempt)
         else:

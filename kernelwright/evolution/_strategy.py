@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from kernelwright.agents import Again, Assignment, Attempt, StepContext
-from kernelwright.evolution._plan import SearchPlan
-from kernelwright.evolution._search import Moves, Search
-from kernelwright.records import Backend, Candidate
+from kernelwright.evolution._search import Search
+from kernelwright.records import Candidate
 
 MOST_AGAIN = 2  # evaluations of known kernels for each new one; what is left over waits for the next round
 
@@ -20,27 +18,16 @@ class Evolution:
     resumed run, another problem), a new one is told all of it.
 
     Args:
-        plan: how the search is set up.
-        seed: what its draws follow from.
+        make: makes the search anew, told nothing.
         samples: candidates a round.
-        moves: see :class:`Search`.
     """
 
     heeds_stops = False
 
-    def __init__(
-        self,
-        plan: SearchPlan,
-        *,
-        seed: str,
-        backend: Backend,
-        baseline: str,
-        samples: int = 1,
-        moves: Moves = lambda candidate: (),
-    ) -> None:
-        self._make = partial(Search, plan, seed=seed, backend=backend, baseline=baseline, moves=moves)
+    def __init__(self, make: Callable[[], Search], *, samples: int = 1) -> None:
+        self._make = make
         self._samples = samples
-        self._kept = self._make()
+        self._kept = make()
         self._told: list[str] = []
 
     def search(self, context: StepContext) -> Search:

@@ -34,7 +34,7 @@ class StoredEvaluation(Record):
     run_id: str | None
     step: int | None
     generation: int | None
-    purpose: str
+    purpose: Literal["search", "contest", "remeasure"]
     problem_version: str
     quarantined: str | None
     created_at: str

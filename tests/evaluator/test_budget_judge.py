@@ -118,6 +118,7 @@ def test_tolerance_grows_with_the_reduction_and_the_problem():
     assert _budget.tolerance(65536, 2.0) == 40.0
     assert _budget.tolerance(65536, distribution_is_normal=False) == 1028.0
     assert _budget.tolerance(1, distribution_is_normal=False) == _budget.tolerance(1)
+    assert _budget.tolerance(512, distribution_is_normal=False, searched=True) == 132.0
 
 
 def test_each_of_the_three_limits_fails_alone():
@@ -273,3 +274,17 @@ def test_probe_cannot_be_silenced_by_nan():
     delta, s = RNG.standard_normal(4000) * 1e-3, np.full(4000, 1e-6)
     report = _budget.probe_beta(np.full(4000, np.nan), delta, s)
     assert not report.passed
+
+
+def test_an_error_norm_that_few_elements_decide_is_one_of_few_numbers_on_searched_data():
+    s = np.full(1000, 1e-9)
+    assert _budget.deciding(s) == pytest.approx(1000)
+    s[7] = 1e-6
+    assert _budget.deciding(s) == pytest.approx(1.0, rel=1e-2)
+    assert _budget.deciding(np.zeros(5)) == 5
+    wrong = np.zeros(1000)
+    wrong[7] = 10e-6  # ten times its scale, of a budget of four: beyond it, unless it is one draw alone
+    options = {"distribution_is_normal": False}
+    assert not _budget.judge_output(wrong, np.zeros(1000), s, 1, **options).passed
+    assert _budget.judge_output(wrong, np.zeros(1000), s, 1, searched=True, **options).passed
+    assert not _budget.judge_output(2 * wrong, np.zeros(1000), s, 1, searched=True, **options).passed

@@ -148,3 +148,20 @@ def test_the_tester_finds_what_shows_the_faults_that_pass(softmax):
     assert not softmax.caught_by(candidate(RIGHT), trials)
     for generator in made.generators:
         assert made.evidence[generator.id]
+
+
+def test_honest_rounding_of_terms_that_are_equal_is_no_fault(softmax):
+    """Rounding errors of equal terms add up, in one lane most: an archive looks for wrong answers, not for those."""
+    kinds = {"ties": {"count": 2}, "sparse": {}, "outliers": {"magnitude": 100.0, "place": "first"}}
+    wanted = [InputGenerator(inputs={"x": InputPattern(kind=kind, **fields)}) for kind, fields in kinds.items()]
+    wanted.append(InputGenerator(inputs={"x": InputPattern(kind="sparse", magnitude=10.0, place="last")}))
+    one_lane = candidate(RIGHT.replace("sums[j % 16] += e", "sums[0] += e"))
+    assert one_lane.source != RIGHT
+    for _ in range(4):
+        trials = softmax.admit(wanted)
+        assert sum(admission.admitted for admission in trials.admissions) >= 3
+        assert not softmax.caught_by(one_lane, trials)
+        assert not softmax.caught_by(candidate(RIGHT), trials)
+    dropped = candidate(RIGHT.replace("sums[j % 16] += e;", "if (j + 1 < cols) sums[j % 16] += e;"))
+    assert dropped.source != RIGHT
+    assert softmax.caught_by(dropped, trials)
