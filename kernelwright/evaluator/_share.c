@@ -35,7 +35,9 @@
 typedef struct {
   int tid;
   int stat;        /* descriptor of its /proc/.../stat, which cannot come to mean another task */
+  int schedstat;   /* the same of /proc/.../schedstat; -1 where the kernel has none */
   int runs;        /* chosen to be interrupted */
+  int64_t turns;   /* how often it had been given a processor by then; -1 where nobody knows */
   int interrupted; /* the stop that was asked for has not come yet */
 } Task;
 
@@ -82,24 +84,34 @@ static uint64_t next_random(Sampler *s) {
 
 /* ------------------------------------------------------------------------------------------------------------ tasks */
 
+static int open_file(const Sampler *s, int tid, const char *name) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/task/%d/%s", s->pid, tid, name);
+  return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static void close_files(const Task *task) {
+  close(task->stat);
+  if (task->schedstat >= 0) close(task->schedstat);
+}
+
 /* Start to trace a task; returns 0 or an error number. */
 static int admit(Sampler *s, int tid) {
-  char path[64];
   if (s->count == MAX_TASKS) return ENOSPC;
-  snprintf(path, sizeof path, "/proc/%d/task/%d/stat", s->pid, tid);
-  int stat = open(path, O_RDONLY | O_CLOEXEC);
-  if (stat < 0) return errno == ENOENT ? ESRCH : errno;
+  Task task = {.tid = tid, .stat = open_file(s, tid, "stat")};
+  if (task.stat < 0) return errno == ENOENT ? ESRCH : errno;
+  task.schedstat = open_file(s, tid, "schedstat");
   if (ptrace(PTRACE_SEIZE, tid, NULL, NULL)) {
     int error = errno;
-    close(stat);
+    close_files(&task);
     return error;
   }
-  s->tasks[s->count++] = (Task){tid, stat, 0, 0};
+  s->tasks[s->count++] = task;
   return 0;
 }
 
 static void forget(Sampler *s, int index) {
-  close(s->tasks[index].stat);
+  close_files(&s->tasks[index]);
   s->tasks[index] = s->tasks[--s->count];
 }
 
@@ -128,6 +140,16 @@ static char state_of(const Task *task, int *threads) {
   const char *fields = " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d"; /* 3 and 20 */
   if (after) sscanf(after + 1, fields, &state, threads);
   return state;
+}
+
+/* How often a task has been given a processor; -1 where the kernel does not count. */
+static int64_t turns_of(const Task *task) {
+  char text[128];
+  long long turns = -1;
+  ssize_t size = task->schedstat < 0 ? -1 : pread(task->schedstat, text, sizeof text - 1, 0);
+  if (size <= 0) return -1;
+  text[size] = 0;
+  return sscanf(text, "%*s %*s %lld", &turns) == 1 ? turns : -1;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- samples */
@@ -161,10 +183,13 @@ static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
 }
 
 /* Take a sample of a stopped task, unless it was not running when it was asked to stop, or the process has hardly run
- * since the last look: on a busy machine it would be seen again and again where it had to give way to others. Once the capacity is full, each new sample replaces an old one
- * with the probability that leaves every sample of the run the same chance to stay. */
-static void take(Sampler *s, int tid) {
-  if (now_ns(CLOCK_MONOTONIC) - s->asked_ns > PROMPT_NS) return;
+ * since the last look: on a busy machine it would be seen again and again where it had to give way to others. A task
+ * that waited for a processor gets one as soon as its sibling on that processor has stopped, and stops at once as well:
+ * it was given one more turn since it was chosen. Once the capacity is full, each new sample replaces an old one with
+ * the probability that leaves every sample of the run the same chance to stay. */
+static void take(Sampler *s, const Task *task) {
+  int tid = task->tid;
+  if (now_ns(CLOCK_MONOTONIC) - s->asked_ns > PROMPT_NS || turns_of(task) != task->turns) return;
   if (s->counts < 0) {
     int64_t used_ns = now_ns(s->clock);
     s->counts = used_ns - s->used_ns >= s->mean_ns / 4;
@@ -208,7 +233,7 @@ static void collect(Sampler *s, int index) {
     return;
   }
   if (signal == SIGTRAP) {
-    if (task->interrupted) take(s, task->tid);
+    if (task->interrupted) take(s, task);
     ptrace(PTRACE_CONT, task->tid, NULL, NULL);
   } else { /* its whole process was stopped, and stays so until somebody continues it */
     ptrace(PTRACE_LISTEN, task->tid, NULL, NULL);
@@ -228,7 +253,11 @@ static int collect_all(Sampler *s) {
  * disturbed. Reading that takes longer than a short call does, and who polls makes no calls meanwhile: interrupted now,
  * a worker would always be found waiting for the next one. */
 static void choose(Sampler *s) {
-  for (int i = 0; i < s->count; i++) s->tasks[i].runs = state_of(&s->tasks[i], &s->threads) == 'R';
+  for (int i = 0; i < s->count; i++) {
+    Task *task = &s->tasks[i];
+    task->runs = state_of(task, &s->threads) == 'R';
+    if (task->runs) task->turns = turns_of(task);
+  }
   s->chosen = 1;
   s->due_ns = now_ns(CLOCK_MONOTONIC) + (int64_t)(next_random(s) % APART_NS);
 }

@@ -68,6 +68,7 @@ extern "C" void call_libm(double seconds, void* stale) {
 
 TRACEE = """
 import ctypes, os, signal, sys, threading, time
+from pathlib import Path
 
 library = ctypes.CDLL(f"/proc/self/fd/{sys.argv[1]}")
 library.spin.argtypes = [ctypes.c_double]
@@ -101,6 +102,22 @@ def thread(seconds):
     worker.start()
     worker.join()
 
+def crowd(seconds):
+    # A thread spins on the processor on which this one calculates; keeps which part of both their time it had.
+    processors, spun = os.sched_getaffinity(0), []
+    os.sched_setaffinity(0, {min(processors)})
+    def spin():
+        begun = time.thread_time()
+        library.spin(seconds)
+        spun.append(time.thread_time() - begun)
+    other, begun = threading.Thread(target=spin), time.thread_time()
+    other.start()
+    while not spun:
+        sum(i * i for i in range(1000))
+    Path(sys.argv[2]).write_text(str(spun[0] / (spun[0] + time.thread_time() - begun)))
+    other.join()
+    os.sched_setaffinity(0, processors)
+
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -126,7 +143,7 @@ def heard(seconds):
         library.spin(0.01)
 
 work = dict(spin=library.spin, call_libm=call_libm, matmul=matmul, python=python, half=half, thread=thread)
-work |= dict(masked=masked, leave=leave, heard=heard)
+work |= dict(masked=masked, leave=leave, heard=heard, crowd=crowd)
 for line in sys.stdin:
     name, seconds = line.split()
     work[name](float(seconds))
@@ -225,8 +242,9 @@ def product(tmp_path_factory):
 class Tracee:
     """A process that does what it is told, one piece of work at a time."""
 
-    def __init__(self, fd):
-        command = [sys.executable, "-c", TRACEE, str(fd)]
+    def __init__(self, fd, notes):
+        self.notes = notes
+        command = [sys.executable, "-c", TRACEE, str(fd), str(notes)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=[fd])
         self.pid = self.process.pid
@@ -274,9 +292,9 @@ def burn(seconds):
 
 
 @pytest.fixture(scope="module")
-def shared_tracee(product):
+def shared_tracee(product, tmp_path_factory):
     """One process for most tests, since the first piece of work in torch imports it."""
-    tracee = Tracee(product[0])
+    tracee = Tracee(product[0], tmp_path_factory.mktemp("tracee") / "notes")
     tracee.do("spin", 0.0)
     yield tracee
     tracee.close()
@@ -292,9 +310,9 @@ def tracee(shared_tracee):
 
 
 @pytest.fixture
-def fresh_tracee(product):
+def fresh_tracee(product, tmp_path):
     """One that may be ended."""
-    tracee = Tracee(product[0])
+    tracee = Tracee(product[0], tmp_path / "notes")
     tracee.do("spin", 0.0)
     yield tracee
     tracee.close()
@@ -349,6 +367,12 @@ def test_the_interpreter(observe):
 
 def test_threads_that_start_while_it_samples(observe):
     assert observe("thread").own > MOST
+
+
+def test_a_thread_that_waits_for_a_processor_does_not_run(observe, tracee):
+    """Of two threads on one processor each has the share that the kernel's clocks say it had."""
+    share = observe("crowd")
+    assert share.own == pytest.approx(float(tracee.notes.read_text()), abs=0.1)
 
 
 def test_waiting_does_not_count(observe, product):
