@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelwright.agents._duplicates import find_twin, program_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
@@ -32,6 +33,7 @@ from kernelwright.agents._roles import (
     Attempt,
     Coder,
     CoderError,
+    Duplicate,
     Foresees,
     Judge,
     Mode,
@@ -78,6 +80,7 @@ __all__ = [
     "BranchFromBest",
     "Coder",
     "CoderError",
+    "Duplicate",
     "Forecast",
     "Foresees",
     "Judge",
@@ -119,6 +122,7 @@ __all__ = [
     "coders",
     "context_of",
     "describe_static",
+    "find_twin",
     "foretold",
     "initial_state",
     "judge_from_spec",
@@ -126,6 +130,7 @@ __all__ = [
     "mutate",
     "open_checkpoints",
     "place",
+    "program_of",
     "reply_schemas",
     "rounds_without_gain",
     "run_step",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kernelwright.agents._roles import Purpose
+from kernelwright.agents._roles import Duplicate, Purpose
 from kernelwright.agents._verifier import Forecast, Past
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
@@ -45,6 +45,10 @@ class Ledger(Protocol):
         """The evaluation under an id."""
         ...
 
+    def action(self, evaluation_id: str) -> Mapping[str, Any]:
+        """What was asked for and done, as :meth:`record` was told of it."""
+        ...
+
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
         """What was said of a candidate in a round of this run."""
         ...
@@ -55,6 +59,10 @@ class Ledger(Protocol):
 
     def past_forecasts(self) -> list[Past]:
         """All forecasts of the run, on every problem, with what the referee said."""
+        ...
+
+    def add_duplicate(self, duplicate: Duplicate) -> None:
+        """Keep that a candidate was found to be one that was judged; keeping the same again changes nothing."""
         ...
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:

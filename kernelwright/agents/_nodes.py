@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypedDict
 
+from kernelwright.agents._duplicates import MACHINE_CODE, Twin, find_twin
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._roles import (
     Assignment,
     Attempt,
     Coder,
+    Duplicate,
     Foresees,
     Judge,
     Proposal,
@@ -87,6 +89,7 @@ class StepState(TypedDict):
     attempts: list[AttemptState]
     proposals: Annotated[list[ProposalState], gather]
     failures: list[FailureState]
+    duplicates: list[dict[str, Any]]
     stop: str
 
 
@@ -111,7 +114,8 @@ class StepTools:
     ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
     begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
     ``finished`` is asked after every round: a reason ends the problem's loop for good. ``verifier`` is asked about
-    every candidate before it is judged; None where there is none.
+    every candidate before it is judged; None where there is none. ``machine_code`` builds a candidate and gives the
+    fingerprint of what came of it, empty where there is none; None where only texts are compared.
     """
 
     problem: Problem
@@ -127,6 +131,7 @@ class StepTools:
     strategy: Strategy = field(default_factory=OneAtATime)
     finished: Callable[[StepContext], str] = lambda context: ""
     verifier: Verifier | None = None
+    machine_code: Callable[[Candidate], str] | None = None
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
@@ -139,6 +144,7 @@ def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
         attempts=[],
         proposals=[],
         failures=[],
+        duplicates=[],
         stop="",
     )
 
@@ -155,6 +161,7 @@ def context_of(tools: StepTools, state: StepState, assignment: Assignment | None
         attempts=attempts_of(tools.ledger, state),
         assignment=assignment or Assignment(),
         failures=_failures_since_a_verdict(state),
+        duplicates=tuple(Duplicate.model_validate(known) for known in state.get("duplicates", ())),
     )
 
 
@@ -221,35 +228,76 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
 def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     """Have the referee judge the first proposal that waits, unless this run already holds its evaluation.
 
-    What a Verifier that is believed expects to fail is not judged, and counts as a failure of the round.
+    What is the same as an earlier candidate is not judged, nor what a Verifier that is believed expects to fail; both
+    count as failures of the round.
     """
     pending = next(proposal for proposal in state["proposals"] if proposal["proposal"])
     candidate = tools.ledger.proposal(pending["proposal"])
-    evaluation_id = tools.ledger.find_evaluation(candidate)
     context = context_of(tools, state)
+    twin = find_twin(candidate, context.attempts)
+    if twin is not None:
+        return _passed_by(tools, state, context, pending, twin)
     rivals = tools.strategy.rivals(context, candidate)
-    if evaluation_id is None:
+    evaluation_id = tools.ledger.find_evaluation(candidate)
+    action = pending["action"]
+    if evaluation_id is not None:
+        action = {**action, **tools.ledger.action(evaluation_id)}
+    else:
         forecast = _forecast(tools, state, candidate, pending["sample"])
         if forecast is not None and forecast.passed_over:
             reason = f"not judged, since a {forecast.outcome} is expected: {forecast.reason}"
             failures = [*state["failures"], _failure(state, "verifier", reason)]
             return {"proposals": pending["sample"], "failures": failures}
         _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
+        if tools.machine_code is not None:
+            action = {**action, MACHINE_CODE: tools.machine_code(candidate)}
+            twin = find_twin(candidate, context.attempts, action[MACHINE_CODE])
+            if twin is not None:
+                return _passed_by(tools, state, context, pending, twin)
         calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
         evaluation = _evaluated(tools, context, candidate, rivals)
-        action = {**pending["action"], RIVALS: list(rivals)}
+        action = {**action, RIVALS: list(rivals)}
         evaluation_id = tools.ledger.record(evaluation, step=state["round"], calls=calls, action=action)
     entry = AttemptState(
         round=state["round"],
         proposal=pending["proposal"],
         evaluation=evaluation_id,
-        action=pending["action"],
+        action=action,
         advice=None,
         focus="",
         purpose="search",
         rivals=list(rivals),
     )
     return {"proposals": pending["sample"], "attempts": [*state["attempts"], entry]}
+
+
+def _passed_by(
+    tools: StepTools, state: StepState, context: StepContext, pending: ProposalState, twin: Twin
+) -> dict[str, Any]:
+    """Leave a proposal unjudged, since it is the same as an attempt; whoever asked for it is told so."""
+    candidate, earlier = tools.ledger.proposal(pending["proposal"]), twin.attempt
+    duplicate = Duplicate(
+        round=state["round"],
+        after=len(context.attempts),
+        candidate=candidate.sha256,
+        twin=earlier.candidate.sha256,
+        same=twin.same,
+        action=pending["action"],
+    )
+    tools.ledger.add_duplicate(duplicate)
+    outcome = earlier.verdict.status.value
+    speedup = earlier.verdict.speedup(tools.baseline)
+    if speedup is not None:
+        outcome += f", {speedup.median:.2f}x"
+    reason = (
+        f"not judged, since it is the same {twin.same} as kernel {duplicate.twin[:12]} of round {earlier.round + 1} "
+        f"({outcome}): change what the kernel does"
+    )
+    return {
+        "proposals": pending["sample"],
+        "failures": [*state["failures"], _failure(state, "duplicate", reason)],
+        "duplicates": [*state.get("duplicates", ()), duplicate.model_dump(mode="json")],
+    }
 
 
 def _evaluated(tools: StepTools, context: StepContext, candidate: Candidate, rivals: tuple[str, ...]) -> Evaluation:

@@ -69,7 +69,7 @@ class OfflineCoder:
         """
         require_backend(self, context.backend)
         plan = blueprint(context)
-        tried = {attempt.candidate.sha256 for attempt in context.attempts}
+        tried = context.tried
         for wish in _assigned(context, plan) if context.assignment.seed else _wishes(context, plan):
             generated = _write(context, plan, wish)
             if generated is None:

@@ -120,6 +120,25 @@ class Attempt:
         return speedup.low if speedup else 0.0
 
 
+class Duplicate(Record):
+    """A candidate that was not judged, since it is one that was: a row of what a search knows, like an evaluation.
+
+    Attributes:
+        round: in which it was proposed.
+        after: evaluations of the run on this problem before it.
+        candidate, twin: their hashes.
+        same: in what they are the same: ``file``, ``program`` or ``machine code``.
+        action: what was asked for and done, as with an attempt.
+    """
+
+    round: int
+    after: int
+    candidate: str
+    twin: str
+    same: Literal["file", "program", "machine code"]
+    action: Mapping[str, Any] = {}
+
+
 class Workbench:
     """Runs trusted tools on the problem in a sandboxed worker, and remembers the answers for this problem."""
 
@@ -148,6 +167,14 @@ class StepContext:
     attempts: tuple[Attempt, ...] = ()
     assignment: Assignment = field(default_factory=Assignment)
     failures: tuple[str, ...] = ()  # what kept candidates from being judged since the last one that was
+    duplicates: tuple[Duplicate, ...] = ()
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """Hashes of all that was judged, or found to be the same as what was."""
+        return frozenset(
+            [attempt.candidate.sha256 for attempt in self.attempts] + [again.candidate for again in self.duplicates]
+        )
 
     @property
     def best(self) -> Attempt | None:

@@ -132,6 +132,11 @@ class LaneSession:
         reply: dict[str, Any] = self._use(lambda session: session.call(entry, payload))
         return reply
 
+    def machine_code(self, candidate: Candidate) -> str:
+        """Fingerprint of what a candidate is built into."""
+        found: str = self._use(lambda session: session.machine_code(candidate))
+        return found
+
     def builds_ahead(self, backend: Backend) -> bool:
         """Whether candidates can be built while others are timed."""
         ahead: bool = self._use(lambda session: session.builds_ahead(backend))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.agents import Forecast, Past, Purpose, TrackRecord, foretold, track_record
+from kernelwright.agents import Duplicate, Forecast, Past, Purpose, TrackRecord, foretold, track_record
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
 FORECAST = "forecast"  # the kind of events that keep them
+DUPLICATE = "duplicate"
 
 
 def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
@@ -19,6 +20,14 @@ def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
     return [
         (event.data["problem"], Forecast.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
         for event in store.events(run_id, kind=FORECAST)
+    ]
+
+
+def duplicates_of(store: Store, run_id: str) -> list[tuple[str, Duplicate]]:
+    """What a run did not judge again, in order, with the problem that it is of."""
+    return [
+        (event.data["problem"], Duplicate.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
+        for event in store.events(run_id, kind=DUPLICATE)
     ]
 
 
@@ -95,6 +104,10 @@ class StoreLedger:
             self._read[evaluation_id] = self._store.evaluation(evaluation_id).evaluation
         return self._read[evaluation_id]
 
+    def action(self, evaluation_id: str) -> Mapping[str, Any]:
+        """What was asked for and done."""
+        return self._store.evaluation(evaluation_id).action
+
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
         """What was said of a candidate in a round of this run; the first word stands."""
         said = (
@@ -110,6 +123,13 @@ class StoreLedger:
     def past_forecasts(self) -> list[Past]:
         """All forecasts of the run, on every problem, with what the referee said."""
         return past_forecasts(self._store, self._run_id)
+
+    def add_duplicate(self, duplicate: Duplicate) -> None:
+        """Keep that a candidate was not judged, unless a process that was killed did so already."""
+        if (self._problem_id, duplicate) not in duplicates_of(self._store, self._run_id):
+            self._store.event(
+                self._run_id, DUPLICATE, {"problem": self._problem_id, **duplicate.model_dump(mode="json")}
+            )
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         """Append a Judge's advice, unless a process that was killed did so already."""

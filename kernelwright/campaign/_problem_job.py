@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 ATTEMPTS_ON_MACHINE_ERROR = 2
+_PASSED_OVER = ("verifier", "duplicate")  # those whose failures leave a candidate unjudged
 
 
 class Awaiting(Exception):
@@ -87,7 +88,7 @@ class ProblemJob:
     watch: StopWatch
     lints: LintRecords
     tell: Callable[[CampaignEvent], None]
-    told: set[tuple[str, int, int]] = field(default_factory=set)  # proposals by round and sample
+    told: set[tuple[str, int, int]] = field(default_factory=set)  # proposals by round and sample; failures: -1, number
 
     @property
     def baseline(self) -> str:
@@ -160,6 +161,7 @@ class ProblemJob:
             strategy=strategy,
             finished=self._finished,
             verifier=self.verifier,
+            machine_code=session.machine_code,
         )
         result = run_step(
             build_step(tools, checkpointer=self.checkpointer),
@@ -284,7 +286,7 @@ class ProblemJob:
                 if place not in self.told:
                     self.told.add(place)
                     self._emit("proposed", round=state["round"], text=proposal["reason"])
-        elif node == "judge" and _passed_over(state):
+        elif node == "judge" and self._passed_over(state):
             self._emit("note", text=f"round {state['round'] + 1}/{state['rounds']}: {state['failures'][-1]['reason']}")
         elif node == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
@@ -294,6 +296,15 @@ class ProblemJob:
         elif node == "advise":
             advice = state["attempts"][-1]["advice"] or {}
             self._emit("advised", round=state["round"], **advice)
+
+    def _passed_over(self, state: StepState) -> bool:
+        """Whether the last thing that the judging node did was to leave a candidate alone, which is told once."""
+        last = state["failures"][-1] if state["failures"] else None
+        place = (self.problem.id, -1, len(state["failures"]))
+        if last is None or last["role"] not in _PASSED_OVER or last["round"] != state["round"] or place in self.told:
+            return False
+        self.told.add(place)
+        return True
 
     def _emit(self, kind: EventKind, **data: Any) -> None:
         self.tell(CampaignEvent(kind, self.problem.id, data))
@@ -311,12 +322,6 @@ def _race_summary(ledger: StoreLedger, attempt: AttemptState) -> str:
         outcome = "takes its place" if ratio.faster else "no faster"
         return f"raced again: {name}, {said} beside {rival[:12]}: {outcome}"
     return f"timed again: {name}"
-
-
-def _passed_over(state: StepState) -> bool:
-    """Whether the last thing that the judging node did was to leave a candidate alone."""
-    last = state["failures"][-1] if state["failures"] else None
-    return last is not None and last["role"] == "verifier" and last["round"] == state["round"]
 
 
 def _why_nothing(state: StepState) -> str:

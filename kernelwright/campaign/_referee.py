@@ -32,6 +32,10 @@ class Session(Protocol):
         """Run a trusted tool on the problem in a sandboxed worker."""
         ...
 
+    def machine_code(self, candidate: Candidate) -> str:
+        """Fingerprint of what a candidate is built into; empty where nothing is known of it."""
+        ...
+
     def builds_ahead(self, backend: Backend) -> bool:
         """Whether candidates can be built while others are timed."""
         ...

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kernelwright.agents import RIVALS as BESIDE
-from kernelwright.agents import Attempt
+from kernelwright.agents import Attempt, Duplicate
+from kernelwright.campaign._ledger import duplicates_of
 from kernelwright.evolution import Evolution, Search, SearchPlan, Value
 from kernelwright.records import Interval, Record, RunConfig
 
@@ -82,10 +83,15 @@ def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
     by_problem: dict[str, list[Attempt]] = {}
     for evaluation in store.evaluations(run_id=run.id, control=False, confirmed=False):
         by_problem.setdefault(evaluation.candidate.problem_id, []).append(_attempt(evaluation))
+    again: dict[str, list[Duplicate]] = {}
+    for problem_id, duplicate in duplicates_of(store, run.id):
+        again.setdefault(problem_id, []).append(duplicate)
     views = []
     for problem_id in (name for name in run.config.problems if name in by_problem):
         attempts = by_problem[problem_id]
-        views.append(_view(problem_id, make_search(run.config, problem_id).told(attempts), attempts))
+        views.append(
+            _view(problem_id, make_search(run.config, problem_id).told(attempts, again.get(problem_id, ())), attempts)
+        )
     return tuple(views)
 
 

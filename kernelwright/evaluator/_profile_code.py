@@ -20,6 +20,12 @@ _LIMIT_S = 20.0
 _MOST_TEXT = 16 << 20
 _REMEMBERED = 256
 _COMMAND = "objdump -d -w --section=.text --no-addresses --no-show-raw-insn /in/kernel.so && size -A -d /in/kernel.so"
+# What runs, and the data that it runs on: no names, no notes on the compiler, no identity of the build.
+_PLAIN = (
+    'plain=$(mktemp) && strip --strip-all -R .comment -R .note.gnu.build-id -o "$plain" /in/kernel.so '
+    '&& sha256sum < "$plain"; made=$?; rm -f "$plain"; exit $made'
+)
+_SHA256 = re.compile(rb"^([0-9a-f]{64})\b")
 _INSTRUCTION = re.compile(r"\t([a-z][a-z0-9.]*)\s*(.*)")
 _TEXT_SIZE = re.compile(r"^\.text\s+(\d+)\s", re.MULTILINE)
 # %zmm, %ymm and %xmm of AVX-512, AVX and SSE. Scalar arithmetic is done in %xmm as well: its names end in ss or sd.
@@ -59,6 +65,7 @@ class CodeReader:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._known: dict[str, dict[str, float]] = {}
+        self._plain: dict[str, str] = {}
 
     def metrics(self, products: Iterable[bytes]) -> dict[str, float]:
         """The figures of all products of one candidate: sizes and accesses added up, the widest of the vectors.
@@ -76,6 +83,26 @@ class CodeReader:
             "vector_bits": max(figures["vector_bits"] for figures in found),
             "stack_accesses": sum(figures["stack_accesses"] for figures in found),
         }
+
+    def fingerprint(self, products: Iterable[bytes]) -> str:
+        """A hash of what products do, in their order; empty where there are none, or one cannot be read here.
+
+        Raises:
+            SandboxError: the sandbox could not be set up.
+        """
+        found = [self._plain_hash(product) for product in products]
+        return sha256_text("\n".join(found)) if found and all(found) else ""
+
+    def _plain_hash(self, product: bytes) -> str:
+        name = sha256_text(product)
+        if name not in self._plain:
+            if len(self._plain) >= _REMEMBERED:
+                self._plain.pop(next(iter(self._plain)))
+            limits = Limits(wall_s=_LIMIT_S, output_bytes=_MOST_TEXT, allow_exec=True)
+            done = self._sandbox.run(["/bin/sh", "-c", _PLAIN], files={"kernel.so": product}, limits=limits)
+            said = _SHA256.match(done.stdout) if done.returncode == 0 and not done.reason else None
+            self._plain[name] = "" if said is None else said[1].decode()
+        return self._plain[name]
 
     def _figures(self, product: bytes) -> dict[str, float]:
         name = sha256_text(product)

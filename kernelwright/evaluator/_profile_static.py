@@ -23,10 +23,10 @@ from kernelwright.evaluator.backends import (
     parse_ptxas,
     resources,
 )
-from kernelwright.records import KernelResources, KnobValue, Problem, Profile
+from kernelwright.records import KernelResources, KnobValue, Problem, Profile, sha256_text
 from kernelwright.sandbox import Limits, Sandbox, WorkerFailed
 
-__all__ = ["objection", "profile_cuda", "profile_triton", "read_machine_code"]
+__all__ = ["fingerprint", "objection", "profile_cuda", "profile_triton", "read_machine_code"]
 
 _SHOWN = "sm_90"  # the architecture that notes are about
 _MOST_KERNELS = 64
@@ -59,6 +59,16 @@ def profile_cuda(
 def read_machine_code(builds: BuildService, requests: Sequence[inline.BuildRequest]) -> None:
     """Have the kernels compiled that :func:`profile_cuda` will ask for, and keep them."""
     _compiled(builds, requests)
+
+
+def fingerprint(builds: BuildService, requests: Sequence[inline.BuildRequest], host: str) -> str:
+    """A hash of the kernels' machine code for all architectures, and of what runs on the host, by its own hash.
+
+    Empty where ``host`` is, or where an architecture's code is not known.
+    """
+    codes = [code for _, code in _compiled(builds, requests)]
+    listings = [code[1] for code in codes if code is not None and code[1]]
+    return sha256_text("\n".join([host, *listings])) if host and listings and len(listings) == len(codes) else ""
 
 
 def _compiled(

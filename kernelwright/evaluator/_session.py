@@ -23,7 +23,13 @@ from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_nam
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import place_cpu, profile_cpu
 from kernelwright.evaluator._profile_ceilings import kept_ceilings, measure_ceilings
-from kernelwright.evaluator._profile_static import objection, profile_cuda, profile_triton, read_machine_code
+from kernelwright.evaluator._profile_static import (
+    fingerprint,
+    objection,
+    profile_cuda,
+    profile_triton,
+    read_machine_code,
+)
 from kernelwright.evaluator._progress import Progress, Refused
 from kernelwright.evaluator._refusals import note_builds, refuse
 from kernelwright.evaluator._replay import Replay
@@ -273,6 +279,30 @@ class ProblemSession:
             environment=environment,
             artifacts=progress.artifacts,
         )
+
+    def machine_code(self, candidate: Candidate) -> str:
+        """Fingerprint of what a candidate's sources are built into; nothing is checked or timed.
+
+        Two candidates whose Python is alike are one kernel where this is the same. Empty where nothing can be said: of
+        what is refused, does not build or has nothing built, and of Triton, which compiles for each launch anew.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+            MachineError: a fault of ours or of the machine.
+        """
+        if candidate.backend == "triton":
+            return ""
+        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        try:
+            self._screen(candidate, progress, control=False, refuse=True)
+            self._build_beforehand(candidate, progress)
+            with self._referee.lane(), pinned(self._referee.own_cpu):
+                side = self._start(candidate, self.prepare_for(candidate.backend), "build", progress)
+                self._put_away(side, progress)
+        except Refused:
+            return ""
+        built = self._referee.code.fingerprint(progress.products.values())
+        return fingerprint(self._referee.builds, progress.built, built) if candidate.backend == "cuda" else built
 
     def builds_ahead(self, backend: Backend) -> bool:
         """Whether candidates of a backend can be built while others are timed; see :meth:`build_ahead`."""

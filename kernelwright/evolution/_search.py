@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt
+from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt, Duplicate
 from kernelwright.evolution._archive import Admission
 from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import Arm, Bandit
@@ -98,6 +98,21 @@ class Search:
             self._told_again(attempt)
         for sha256 in (candidate.sha256, *attempt.rivals):
             self._measured_at[sha256] = self._steps
+
+    def tell_duplicate(self, duplicate: Duplicate) -> None:
+        """Take in that what was asked for came out as a kernel that is known: it cost what it cost, and gained nothing.
+
+        Like evaluations, they must be told in their order.
+        """
+        self._steps += 1
+        asked = duplicate.action.get("assignment") or {}
+        number = min(int(asked.get("island", 0)), len(self._islands) - 1)
+        self._bandits[number].learn(
+            Arm(str(asked.get("mode", "new")), str(asked.get("model", ""))),
+            gain=0.0,
+            cost_usd=float(duplicate.action.get("cost_usd") or 0.0),
+            device_s=0.0,
+        )
 
     def _told_candidate(self, attempt: Attempt) -> None:
         self._steps += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernelwright.agents import Again, Assignment, Attempt, StepContext
+from kernelwright.agents import Again, Assignment, Attempt, Duplicate, StepContext
 from kernelwright.evolution._search import Search
 from kernelwright.records import Candidate
 
@@ -28,20 +28,24 @@ class Evolution:
         self._make = make
         self._samples = samples
         self._kept = make()
-        self._told: list[str] = []
+        self._told: list[str | Duplicate] = []  # ids of evaluations, and duplicates
 
     def search(self, context: StepContext) -> Search:
         """The search as it stands after the attempts of a context."""
-        return self.told(context.attempts)
+        return self.told(context.attempts, context.duplicates)
 
-    def told(self, attempts: Sequence[Attempt]) -> Search:
-        """The search as it stands after these attempts, and no others."""
-        ids = [attempt.evaluation_id for attempt in attempts]
-        if ids[: len(self._told)] != self._told:
+    def told(self, attempts: Sequence[Attempt], duplicates: Sequence[Duplicate] = ()) -> Search:
+        """The search as it stands after these attempts and duplicates, and no others."""
+        rows = _in_order(attempts, duplicates)
+        if rows[: len(self._told)] != self._told:
             self._kept, self._told = self._make(), []
-        for attempt in attempts[len(self._told) :]:
-            self._kept.tell(attempt)
-        self._told = ids
+        by_id = {attempt.evaluation_id: attempt for attempt in attempts}
+        for row in rows[len(self._told) :]:
+            if isinstance(row, Duplicate):
+                self._kept.tell_duplicate(row)
+            else:
+                self._kept.tell(by_id[row])
+        self._told = rows
         return self._kept
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
@@ -70,3 +74,14 @@ class Evolution:
     def ranking(self, context: StepContext) -> list[Attempt]:
         """By all that was measured of each kernel."""
         return [member.attempt for member in self.search(context).ranking]
+
+
+def _in_order(attempts: Sequence[Attempt], duplicates: Sequence[Duplicate]) -> list[str | Duplicate]:
+    """Ids of evaluations, and after so many of them as each says, the duplicates."""
+    after: dict[int, list[str | Duplicate]] = {}
+    for duplicate in duplicates:
+        after.setdefault(duplicate.after, []).append(duplicate)
+    rows = after.get(0, [])
+    for number, attempt in enumerate(attempts, 1):
+        rows += [attempt.evaluation_id, *after.get(number, ())]
+    return rows

@@ -13,6 +13,7 @@ from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, ScriptedJudg
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from kernelwright.agents import (
+    Duplicate,
     Forecast,
     Past,
     StepTools,
@@ -39,6 +40,8 @@ class MemoryLedger:
         self.notes: list[tuple[str, Advice]] = []
         self.forecasts: list[Forecast] = []
         self.past: list[Past] = []
+        self.actions: list[dict] = []
+        self.duplicates: list[Duplicate] = []
 
     def save_proposal(self, candidate: Candidate) -> str:
         self.proposals[candidate.sha256] = candidate
@@ -72,10 +75,17 @@ class MemoryLedger:
         assert evaluation.candidate.sha256 in self.proposals, "a proposal is stored before it is judged"
         self.evaluations.append(evaluation)
         self.purposes.append(purpose)
+        self.actions.append(dict(action or {}))
         return str(len(self.evaluations) - 1)
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return self.evaluations[int(evaluation_id)]
+
+    def action(self, evaluation_id: str) -> dict:
+        return self.actions[int(evaluation_id)]
+
+    def add_duplicate(self, duplicate: Duplicate) -> None:
+        self.duplicates.append(duplicate)
 
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
         said = [one for one in self.forecasts if (one.candidate, one.round) == (candidate.sha256, step)]

@@ -157,6 +157,7 @@ class FakeReferee:
     archives: dict[str, tuple[InputGenerator, ...]] = field(default_factory=dict)  # by problem name, as opened last
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
     beside: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # judged beside rivals, by first lines
+    machine_codes: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def open(
@@ -235,6 +236,9 @@ class FakeSession:
         word = rival.source.splitlines()[0]
         other = self.referee.speedups.get(word, 1.0)
         return speedup / (self.referee.confirmed_speedups.get(word, other) if confirm else other)
+
+    def machine_code(self, candidate: Candidate) -> str:
+        return self.referee.machine_codes.get(candidate.source.splitlines()[0], "")
 
     def builds_ahead(self, backend: str) -> bool:
         return False

@@ -304,7 +304,7 @@ void touch(size_t offset, size_t bytes, bool write, bool atomic) {
       if (t.reader != -1 && t.reader != me && t.read_epoch == block->epoch) {
         int someone = t.reader == -3 ? t.last_reader : t.reader;
         bool unordered = t.reader == -3 || !ordered(t.read_epoch, t.read_syncs, someone, me);
-        if (unordered && !atomic) race("writes", t.reader == -3 ? "reads, as others do," : "reads", someone, i);
+        if (unordered && !atomic) race("writes", t.reader == -3 ? "reads, as others do" : "reads", someone, i);
         if (unordered && someone >= 0 && someone != me) suspect(block->fibers[someone], offset);
       }
       t.writer = me, t.write_epoch = block->epoch, t.write_syncs = syncs, t.atomic = atomic;
