@@ -113,7 +113,7 @@ def c_tokens(source: str) -> str:
     for match in _C_TOKEN.finditer(source):
         if match.lastgroup == "directive":
             plain = _C_COMMENT.sub(lambda found: found[1] or " ", match[0].replace("\\\n", " "))
-            out.append(f"\n{' '.join(plain.split())}\n")
+            out.append(f"\n#{' '.join(plain.split('#', 1)[1].split())}\n")
         elif match.lastgroup != "comment":
             out.append(match[0])
     return " ".join(out)

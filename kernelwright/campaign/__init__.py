@@ -6,7 +6,7 @@ from kernelwright.campaign._api import evaluate, export_text, load_drop_in, opti
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
-from kernelwright.campaign._ledger import verifier_record
+from kernelwright.campaign._ledger import duplicates_of, verifier_record
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
@@ -33,6 +33,7 @@ __all__ = [
     "RunResult",
     "SearchView",
     "Session",
+    "duplicates_of",
     "estimate",
     "evaluate",
     "export_text",

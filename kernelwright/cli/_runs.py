@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,7 +91,7 @@ def show(common: Common, run_id: str) -> None:
     """One run with its problems. RUN is an id, its beginning, or 'last'."""
     from rich.markup import escape
 
-    from kernelwright.campaign import rows_of, verifier_record
+    from kernelwright.campaign import duplicates_of, rows_of, verifier_record
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -101,6 +102,9 @@ def show(common: Common, run_id: str) -> None:
         device_s = store.device_seconds(run.id)
         verifier = verifier_record(store, run.id)
         differing = [event.data for event in store.events(run.id, kind="prompt-differs")]
+        duplicates = [
+            {"problem": problem, **again.model_dump(mode="json")} for problem, again in duplicates_of(store, run.id)
+        ]
     config = run.config
     lines = [
         f"run {run.id}: {run.status}, {duration(run.seconds)}",
@@ -110,6 +114,10 @@ def show(common: Common, run_id: str) -> None:
     lines += _spending(config, costs, device_s)
     if verifier is not None:
         lines.append(_verifier_line(config.verifier, verifier))
+    if duplicates:
+        kinds = Counter(str(duplicate["same"]) for duplicate in duplicates)
+        told = ", ".join(f"{count} by {kind}" for kind, count in sorted(kinds.items()))
+        lines.append(f"not judged again, since they were known: {told}")
     if differing:
         lines.append(f"replay: {_prompts(len(differing))} from what was recorded, as measured times do")
     if run.status in LIVE:
@@ -124,6 +132,7 @@ def show(common: Common, run_id: str) -> None:
         "requests": counts,
         "verifier": verifier,
         "prompts_that_differ": differing,
+        "duplicates": duplicates,
         "problems": [with_rules(row, lints[row.problem]) for row in rows],
     }
     tables = result_tables(rows, config.baselines, stdout_console().width, lints)

@@ -47,7 +47,11 @@ class Island:
         if admission in FOUND:
             self.found(attempt)
         else:
-            self._since_find += 1
+            self.found_nothing()
+
+    def found_nothing(self) -> None:
+        """A step of this island brought nothing new."""
+        self._since_find += 1
 
     def found(self, attempt: Attempt) -> None:
         """A candidate got a place in the archive."""

@@ -113,6 +113,8 @@ class Search:
             cost_usd=float(duplicate.action.get("cost_usd") or 0.0),
             device_s=0.0,
         )
+        self._islands[number].found_nothing()
+        self._end_step(number)
 
     def _told_candidate(self, attempt: Attempt) -> None:
         self._steps += 1
@@ -128,6 +130,11 @@ class Search:
             cost_usd=float(attempt.action.get("cost_usd") or 0.0),
             device_s=sum(attempt.verdict.seconds.values()),
         )
+        self._end_step(number)
+
+    def _end_step(self, number: int) -> None:
+        """What is due after a step of an island: migration, and a new beginning where nothing is found any more."""
+        island = self._islands[number]
         if self.plan.migrate_every and self._steps % self.plan.migrate_every == 0:
             self._migrate()
         if self.plan.restart_after and island.steps_without_find >= self.plan.restart_after:

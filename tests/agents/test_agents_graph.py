@@ -85,7 +85,8 @@ class MemoryLedger:
         return self.actions[int(evaluation_id)]
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
-        self.duplicates.append(duplicate)
+        if duplicate not in self.duplicates:
+            self.duplicates.append(duplicate)
 
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
         said = [one for one in self.forecasts if (one.candidate, one.round) == (candidate.sha256, step)]

@@ -15,13 +15,14 @@ import campaign_kill_driver as driver
 from campaign_fakes import FakeReferee, ScriptedJudge, make_problem
 
 from kernelwright.agents import Proposal, StepContext, coders, judges
-from kernelwright.campaign import Campaign, searches_of
+from kernelwright.campaign import Campaign, duplicates_of, searches_of
 from kernelwright.config import Settings
 from kernelwright.records import Candidate, sha256_text
 from kernelwright.store import Store
 
 PROBLEMS = [make_problem("one")]
 ROUNDS = 11
+AGAIN = 0.15  # how often it repeats itself in other words
 RECIPE = """
 summary = "two islands on which everything happens soon"
 
@@ -54,7 +55,7 @@ class Table(dict):
 
 
 class KnobCoder:
-    """Writes what is assigned to it: a name of three letters, of which a child changes one."""
+    """Writes what is assigned: three letters of which a child changes one; now and then what is known already."""
 
     name = "knobs"
     backends = frozenset({"cpp"})
@@ -69,13 +70,19 @@ class KnobCoder:
         words = [known[sha256].source.split()[0] for sha256 in asked.parents]
         tried = {candidate.source.split()[0] for candidate in known.values()}
         while True:
+            if tried and rng.random() < AGAIN:
+                return self._made(context, f"{rng.choice(sorted(tried))}  # again {asked.seed}\n")
             word = list(words[0] if words else rng.choices("abcdef", k=3))
             word[rng.randrange(3)] = rng.choice("abcdef")
             if "".join(word) not in tried:
                 break
+        return self._made(context, "".join(word) + "\n")
+
+    def _made(self, context: StepContext, source: str) -> Proposal:
+        asked = context.assignment
         candidate = Candidate(
             problem_id=context.problem.id,
-            source="".join(word) + "\n",
+            source=source,
             backend="cpp",
             parents=asked.parents,
             operator=asked.mode,
@@ -113,6 +120,7 @@ def live(folder: Path, die_at: int | None, resume: bool, report: Path) -> None:
                     "status": result.status,
                     "won": [row.candidate for row in result.rows],
                     "evaluations": [(e.candidate.source.strip(), e.purpose, e.action) for e in evaluations],
+                    "duplicates": [again.model_dump(mode="json") for _, again in duplicates_of(store, run.id)],
                     "searches": [view.model_dump(mode="json") for view in searches_of(store, run)],
                     "sound": store.check().ok,
                 }

@@ -29,6 +29,7 @@ def test_the_run_holds_all_that_a_search_does(outcome):
     purposes = Counter(purpose for _, purpose, _ in whole["evaluations"])
     assert purposes["contest"] >= 2
     assert purposes["remeasure"] >= 1
+    assert whole["duplicates"]
     (search,) = whole["searches"]
     assert [island["name"] for island in search["islands"]] == ["a", "b"]
     assert all(island["elites"] for island in search["islands"])
@@ -40,6 +41,6 @@ def test_the_run_holds_all_that_a_search_does(outcome):
 
 def test_the_resumed_search_ends_with_the_archive_of_the_undisturbed_one(outcome):
     for life in outcome["lives"]:
-        for fact in ("status", "won", "evaluations", "searches"):
+        for fact in ("status", "won", "evaluations", "duplicates", "searches"):
             assert life[fact] == outcome["whole"][fact], (life["at"], fact)
         assert life["sound"], life["at"]

@@ -102,14 +102,14 @@ def binary_operators_and_broadcasting():
 
 
 @case
-def gelu_cancels_less_than_eager():
+def gelu_does_not_cancel_below_zero():
     built = build("return F.gelu(x)", "torch.randn(64, 64)")
     x = torch.linspace(-5, 5, 4096).reshape(64, 64)
-    reference, candidate, _ = built.models({})
+    _, candidate, _ = built.models({})
     true = torch.nn.functional.gelu(x.double())
-    mine, eager = ((model(x).double() - true).abs() for model in (candidate, reference))
-    assert mine.max() < 1e-6
-    assert (mine / true.abs()).max() < (eager / true.abs()).max() / 4
+    error = (candidate(x).double() - true).abs()
+    assert error.max() < 1e-6
+    assert (error / true.abs()).max() < 0.03, "half an ulp of 1 is a tenth of gelu(-5) / -5, and eager has up to that"
 
 
 @case

@@ -8,7 +8,7 @@ import pytest
 from evolution_world import World, attempt_of, candidate_of, run, speedup_of, verdict_of
 from pydantic import ValidationError
 
-from kernelwright.agents import Assignment
+from kernelwright.agents import Assignment, Duplicate
 from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evolution import IslandPlan, Search, SearchPlan
 from kernelwright.records import Stage, Status
@@ -300,6 +300,36 @@ def test_a_migrant_takes_no_place_that_it_has_not_won():
     told.tell(1, 9.0, island=1, mode="new")
     assert [len(island.archive.elites) for island in told.search.islands] == [1, 1]
     assert told.search.islands[0].archive.best.sha256 == told.kernel(0).sha256
+
+
+def again(told: Told, *, island: int = 0, mode: str = "improve", cost_usd: float = 0.0) -> None:
+    """What was asked for came out as the kernel of number 1."""
+    asked = Assignment(mode=mode, island=island).model_dump(mode="json")
+    action = {"assignment": asked, "cost_usd": cost_usd}
+    twin = told.kernel(1).sha256
+    told.search.tell_duplicate(Duplicate(round=1, after=1, candidate="d", twin=twin, same="program", action=action))
+
+
+def test_a_duplicate_is_a_step_that_costs_and_finds_nothing():
+    told = Told(SearchPlan(restart_after=3, remeasure_every=0))
+    told.tell(1, 1.5)
+    for count in range(3):
+        assert told.search.islands[0].restarts == 0
+        assert told.search.islands[0].steps_without_find == count
+        again(told, mode="edit", cost_usd=0.5)
+    assert told.search.islands[0].restarts == 1
+    (tally,) = [tally for arm, tally in told.search.bandits[0].state.items() if arm.operator == "edit"]
+    assert tally.gain == 0.0
+    assert tally.cost_usd == pytest.approx(1.5, rel=0.05)
+    assert [member.sha256 for member in told.search.members] == [told.kernel(1).sha256]
+
+
+def test_the_best_migrate_after_a_duplicate_as_well():
+    told = Told(SearchPlan(islands=(IslandPlan(name="a"), IslandPlan(name="b")), migrate_every=2, restart_after=0))
+    told.tell(1, 1.5)
+    assert not told.search.islands[1].archive.cells
+    again(told)
+    assert [elite.sha256 for elite in told.search.islands[1].archive.elites] == [told.kernel(1).sha256]
 
 
 def test_an_island_without_finds_begins_anew_and_nothing_is_forgotten():
