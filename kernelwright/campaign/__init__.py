@@ -14,8 +14,10 @@ from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
 from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchView, make_search, searches_of
+from kernelwright.campaign._variants import EVERY, at_variant, at_variants, device_class_of
 
 __all__ = [
+    "EVERY",
     "ArchiveMade",
     "ArmRow",
     "Campaign",
@@ -33,6 +35,9 @@ __all__ = [
     "RunResult",
     "SearchView",
     "Session",
+    "at_variant",
+    "at_variants",
+    "device_class_of",
     "estimate",
     "evaluate",
     "export_text",
