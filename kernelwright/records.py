@@ -175,7 +175,8 @@ class ProblemMeta(Record):
     """Optional metadata of a problem file: a literal dict named ``PROBLEM``, read without running the file.
 
     ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed (unless
-    another one is asked for, see :meth:`Problem.at_variant`), the others are checked as well. ``inputs`` is keyed by the parameter names of ``Model.forward``.
+    another one is asked for, see :meth:`Problem.at_variant`), the others are checked as well. ``inputs`` is keyed by
+    the parameter names of ``Model.forward``.
 
     ``backward``: a call is the forward and then the gradients of all float inputs and parameters. ``randomness`` says
     how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, for
@@ -315,6 +316,9 @@ class Finding(Record):
     effect: Literal["refuses", "informs"]
     where: str = ""
     evidence: str = ""
+
+
+TOO_SMALL_TO_TIME = "too-small-to-time"  # the rule by which a time was found to say nothing of a kernel
 
 
 class Correctness(Record):
@@ -493,6 +497,11 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True where the candidate is eligible for anything at all."""
         return self.status is Status.PASSED
+
+    @property
+    def too_small(self) -> str:
+        """Why its time says nothing, where a call takes too little of it; empty elsewhere."""
+        return next((found.evidence for found in self.findings if found.rule == TOO_SMALL_TO_TIME), "")
 
     def speedup(self, baseline: str = "eager") -> Speedup | None:
         """The measured speedup over a baseline, or None where none was measured."""

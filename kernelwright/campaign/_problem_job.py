@@ -269,6 +269,7 @@ class ProblemJob:
             environment=verdict.environment,
             reason=state["stop"],
             variant=verdict.variant,
+            too_small=verdict.too_small,
             ranked=_with_evidence(ranked) if verdict.timing is None else (),
         )
 

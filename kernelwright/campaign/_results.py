@@ -25,7 +25,8 @@ class RunResult(Record):
 
     ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
     a resume tries such a problem again. ``ranked`` lists all kernels that passed where none could be timed, the best
-    first. ``variant`` is what was timed; ``skipped`` marks one that is too small to time and was left alone.
+    first. ``variant`` is what was timed; ``too_small`` says why that time says nothing, where it does not;
+    ``skipped`` marks a variant that is too small to time and was left alone.
     """
 
     problem: str
@@ -45,6 +46,7 @@ class RunResult(Record):
     retry: bool = False
     ranked: tuple[RankedKernel, ...] = ()
     variant: TimedVariant | None = None
+    too_small: str = ""
     skipped: bool = False
 
 

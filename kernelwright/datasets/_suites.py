@@ -137,11 +137,12 @@ def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
     """The problem that ``ref`` names.
 
     ``ref`` is ``suite/level1/name``, ``suite/level1/3`` or ``suite/1/name`` (the suite may be left out), a bare name
-    that only one problem has, or a path to a reference ``.py`` file. With ``@2`` behind it, the variant with that number
-    is the one that is timed.
+    that only one problem has, or a path to a reference ``.py`` file. With ``@2`` behind it, the variant with that
+    number is the one that is timed.
 
     Raises:
-        UsageError: nothing, or more than one problem, has that name; the hint lists near ones. Or it has no such variant.
+        UsageError: nothing, or more than one problem, has that name; the hint lists near ones. Or it has no such
+            variant.
         InvalidReferenceError: the file breaks the contract.
     """
     path = Path(ref)
