@@ -14,7 +14,8 @@ from kernelwright.cli._tables import milliseconds, ratio, short, table, verdict_
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.records import Candidate
+    from kernelwright.config import Settings
+    from kernelwright.records import Candidate, Problem
     from kernelwright.store import Store, StoredEvaluation
 
 EXIT_NOT_PASSED = 1
@@ -31,22 +32,27 @@ def kernels() -> None:
 @click.option("--confirmed", is_flag=True, help="Only what was confirmed in fresh processes.")
 @common_options
 def best(common: Common, problem: str | None, baseline: str, confirmed: bool) -> None:
-    """The best kernel of each problem, or of one."""
+    """The best kernel of each problem, shape variant and language; of P in all its variants, or of P@2 alone."""
     from rich.markup import escape
 
     from kernelwright.datasets import find_problem
 
     settings = common.settings()
-    problem_id = find_problem(problem, settings.suite_dirs).id if problem else None
+    wanted = find_problem(problem, settings.suite_dirs) if problem else None
     with common.open_store(settings, readonly=True) as store:
-        rows = store.best(problem_id, baseline=baseline, confirmed_only=confirmed)
-        lints = known_findings([store.problem(row.problem) for row in rows], settings)
-    made = table("problem", f">vs {baseline}", ">latency", "stage", "kernel")
+        rows = store.best(baseline=baseline, confirmed_only=confirmed)
+        of_rows = {row.problem: store.problem(row.problem) for row in rows}
+        if wanted is not None:
+            rows = [row for row in rows if _is_of(of_rows[row.problem], wanted)]
+        lints = known_findings([of_rows[row.problem] for row in rows], settings)
+    made = table("problem", "backend", f">vs {baseline}", ">latency", "timed on", "stage", "kernel")
     for row in rows:
         made.add_row(
             escape(marked(row.problem, lints[row.problem])),
+            row.backend,
             ratio(row.speedup),
             milliseconds(row.latency_ms.median),
+            escape(row.inputs or "-"),
             "confirmed" if row.confirmed else "timed",
             short(row.candidate),
         )
@@ -55,17 +61,42 @@ def best(common: Common, problem: str | None, baseline: str, confirmed: bool) ->
     common.show(data, made if rows else nothing, *map(escape, footnotes(lints)))
 
 
+def _is_of(problem: Problem, wanted: Problem) -> bool:
+    """Whether a problem is the wanted one, or that with another variant timed where no variant was named."""
+    return wanted.id in ((problem.id,) if wanted.variant else (problem.id, problem.declared.id))
+
+
+problem_option = click.option(
+    "--problem", "-p", metavar="P", help="Which problem or variant is meant, where the kernel was judged on several."
+)
+
+
+def find_kernel(store: Store, kernel: str, problem: str | None, settings: Settings) -> Candidate:
+    """A kernel by the first digits of its hash, as it was judged on a problem, or on the only one where none is named.
+
+    Raises:
+        UsageError: there is none, or several, by that name.
+    """
+    from kernelwright.datasets import find_problem
+
+    named = find_problem(problem, settings.suite_dirs).id if problem else None
+    return store.candidate(kernel, problem=named)
+
+
 @kernels.command()
 @click.argument("kernel", metavar="HASH")
+@problem_option
 @common_options
-def show(common: Common, kernel: str) -> None:
+def show(common: Common, kernel: str, problem: str | None) -> None:
     """A kernel's source, where it came from and what the referee said. HASH may be its first digits."""
     from rich.syntax import Syntax
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
-        candidate = store.candidate(kernel)
+        candidate = find_kernel(store, kernel, problem, settings)
         evaluations = evaluations_of(store, candidate)
+        if problem is None:
+            evaluations += on_other_variants(store, candidate)
     data = {
         "candidate": {"sha256": candidate.sha256, **candidate.model_dump(mode="json")},
         "evaluations": [{"id": entry.id, "verdict": entry.verdict} for entry in evaluations],
@@ -78,21 +109,23 @@ def show(common: Common, kernel: str) -> None:
         *([f"note: {candidate.note}"] if candidate.note else []),
     ]
     for entry in evaluations:
-        head += ["", f"evaluation {entry.id}", *(f"  {line}" for line in verdict_lines(entry.verdict))]
+        of = f" of {entry.verdict.problem}" if entry.verdict.problem != candidate.problem_id else ""
+        head += ["", f"evaluation {entry.id}{of}", *(f"  {line}" for line in verdict_lines(entry.verdict))]
     common.show(data, *head, "", Syntax(candidate.source, "python", background_color="default", word_wrap=False))
 
 
 @kernels.command()
 @click.argument("kernel", metavar="HASH")
 @click.argument("other", required=False, metavar="[OTHER]")
+@problem_option
 @common_options
-def diff(common: Common, kernel: str, other: str | None) -> None:
+def diff(common: Common, kernel: str, other: str | None, problem: str | None) -> None:
     """What changed from OTHER to HASH. OTHER is the kernel's parent by default, or the reference where it has none."""
     from rich.syntax import Syntax
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
-        candidate = store.candidate(kernel)
+        candidate = find_kernel(store, kernel, problem, settings)
         base_name, base_source = _base(store, candidate, other)
     lines = difflib.unified_diff(
         base_source.splitlines(), candidate.source.splitlines(), base_name, short(candidate.sha256), lineterm=""
@@ -143,15 +176,16 @@ def export(common: Common, kernel: str, output: Path, force: bool) -> None:
 
 @kernels.command()
 @click.argument("kernel", metavar="HASH")
+@problem_option
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @common_options
-def verify(common: Common, kernel: str, sandbox: str | None) -> int:
+def verify(common: Common, kernel: str, problem: str | None, sandbox: str | None) -> int:
     """Judge a kernel again, in fresh processes. Exit code 1 where it does not pass any more."""
     from kernelwright.campaign import evaluate
 
     settings = common.settings(sandbox=sandbox)
     with common.open_store(settings) as store:
-        candidate = store.candidate(kernel)
+        candidate = find_kernel(store, kernel, problem, settings)
         earlier = evaluations_of(store, candidate)
         version = most_trusted(earlier).problem_version if earlier else None
         evaluation = evaluate(
@@ -166,6 +200,13 @@ def verify(common: Common, kernel: str, sandbox: str | None) -> int:
         )
     common.show(evaluation.verdict, *verdict_lines(evaluation.verdict))
     return 0 if evaluation.verdict.passed else EXIT_NOT_PASSED
+
+
+def on_other_variants(store: Store, candidate: Candidate) -> list[StoredEvaluation]:
+    """Every evaluation of the same kernel with another variant of its problem timed."""
+    own = store.problem(candidate.problem_id)
+    others = [problem.id for problem in store.variants_of(own) if problem.id != own.id]
+    return [entry for name in others for entry in store.evaluations(problem=name, candidate=candidate.sha256)]
 
 
 def evaluations_of(store: Store, candidate: Candidate) -> list[StoredEvaluation]:
