@@ -89,7 +89,7 @@ EXPORT = Export(
 class {name}(DropIn, EXPORT.reference.Model):
     """Drop-in for the reference's Model: same constructor, same parameters, same results, its own kernel."""
 
-    dropin_export = EXPORT
+    dropin_exports = (EXPORT,)
     dropin_reference = EXPORT.reference.Model
 
 

@@ -1,4 +1,4 @@
-"""Results on one shape variant never mix with those on another one, and a store from before there was a choice works."""
+"""Results on one shape variant never mix with those on another, and a store from before there was a choice works."""
 
 from __future__ import annotations
 
