@@ -434,7 +434,7 @@ class TimedVariant(Record):
 
 def constants_in_words(constants: Mapping[str, KnobValue]) -> str:
     """What a variant sets, as it is named on the command line: ``ROWS=7,COLUMNS=13``."""
-    return ",".join(f"{name}={value}" for name, value in constants.items()) or "the file's own constants"
+    return ",".join(f"{name}={value}" for name, value in constants.items()) or "the constants of the file"
 
 
 class Environment(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
+from kernelwright.campaign._dispatch import DispatchMade, make_dispatch
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import verifier_record
 from kernelwright.campaign._locks import RunLock
@@ -23,6 +24,7 @@ __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "DispatchMade",
     "Elite",
     "Estimate",
     "IslandView",
@@ -44,6 +46,7 @@ __all__ = [
     "load_drop_in",
     "load_recipe",
     "make_archive",
+    "make_dispatch",
     "make_search",
     "optimize",
     "problems_of",

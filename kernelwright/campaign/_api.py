@@ -182,7 +182,7 @@ def export_text(problem: Problem, evaluation: Evaluation) -> str:
     """The drop-in module file of a judged candidate, as text."""
     from kernelwright.export import export_module
 
-    return export_module(problem, evaluation.candidate, verdict=evaluation.verdict)
+    return export_module(problem, evaluation.candidate, verdict=evaluation.verdict, environment=evaluation.environment)
 
 
 def load_drop_in(

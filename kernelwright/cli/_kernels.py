@@ -15,7 +15,8 @@ from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
-    from kernelwright.records import Candidate, Problem
+    from kernelwright.export import Route
+    from kernelwright.records import Backend, Candidate, Problem
     from kernelwright.store import Store, StoredEvaluation
 
 EXIT_NOT_PASSED = 1
@@ -145,19 +146,93 @@ def _base(store: Store, candidate: Candidate, other: str | None) -> tuple[str, s
 
 
 @kernels.command()
-@click.argument("kernel", metavar="HASH")
+@click.argument("kernels", nargs=-1, metavar="HASH...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+@click.option("--dispatch", is_flag=True, help="One file of several kernels, chosen by the shape of the input.")
+@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="With --dispatch: only its kernels.")
+@problem_option
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @common_options
-def export(common: Common, kernel: str, output: Path, force: bool) -> None:
-    """Write a drop-in nn.Module file that needs only torch and a C++ compiler."""
-    from kernelwright.campaign import export_text, write_atomically
+def export(
+    common: Common,
+    kernels: tuple[str, ...],
+    output: Path,
+    dispatch: bool,
+    backend: Backend | None,
+    problem: str | None,
+    force: bool,
+) -> None:
+    """Write a drop-in nn.Module file that needs only torch and a C++ compiler.
 
+    With --dispatch, HASH... are kernels of one problem, or problems: P stands for the best kernel of each of its shape
+    variants. The file chooses among them by the shape and dtype of the input.
+    """
     settings = common.settings()
     if output.exists() and not force:
         raise UsageError(f"{output} exists", hint="choose another name, or --force")
+    if dispatch:
+        _export_dispatch(common, kernels, output, backend, settings)
+        return
+    if len(kernels) != 1:
+        hint = "several go into one file with --dispatch" if kernels else "'kernelwright kernels best' lists winners"
+        raise UsageError("give the hash of one kernel", hint=hint)
+    _export_one(common, kernels[0], problem, output, settings)
+
+
+def _export_dispatch(
+    common: Common, kernels: tuple[str, ...], output: Path, backend: Backend | None, settings: Settings
+) -> None:
+    from kernelwright.campaign import make_dispatch, write_atomically
+
     with common.open_store(settings, readonly=True) as store:
-        candidate = store.candidate(kernel)
+        made = make_dispatch(store, kernels, settings, backend=backend)
+    write_atomically(output, made.text)
+    for warning in made.warnings:
+        say(f"warning: {warning}")
+    data = {
+        "problem": made.problem,
+        "file": str(output),
+        "bytes": len(made.text),
+        "warnings": made.warnings,
+        "routes": [_route(route) for route in made.routes],
+    }
+    shown = table("variant", "timed on", "kernel", f">vs {settings.baselines[0]}", "measured on")
+    for route in made.routes:
+        shown.add_row(*_route_cells(route, settings.baselines[0]))
+    common.show(data, f"{output}: kernels for {made.problem}", shown)
+
+
+def _route(route: Route) -> dict[str, object]:
+    """Who serves a variant, as plain JSON; ``candidate`` is None where the reference does."""
+    return {
+        "variant": route.number,
+        "constants": dict(route.constants),
+        "inputs": list(route.inputs),
+        "candidate": None if route.kernel is None else route.kernel.sha256,
+        "measured_on": route.evidence.variant,
+        "timing": route.evidence.verdict.timing,
+    }
+
+
+def _route_cells(route: Route, baseline: str) -> list[str]:
+    from rich.markup import escape
+
+    from kernelwright.records import constants_in_words
+
+    return [
+        escape(f"{route.number}: {constants_in_words(route.constants)}"),
+        escape(", ".join(route.inputs) or "-"),
+        "the reference" if route.kernel is None else short(route.kernel.sha256),
+        escape(ratio(route.evidence.verdict.speedup(baseline))),
+        escape(route.measured_on or "itself"),
+    ]
+
+
+def _export_one(common: Common, kernel: str, problem: str | None, output: Path, settings: Settings) -> None:
+    from kernelwright.campaign import export_text, write_atomically
+
+    with common.open_store(settings, readonly=True) as store:
+        candidate = find_kernel(store, kernel, problem, settings)
         passed = [entry for entry in evaluations_of(store, candidate) if entry.verdict.passed and not entry.quarantined]
         if not passed:
             raise UsageError(

@@ -104,6 +104,12 @@ class Export:
         with torch.random.fork_rng(devices=[]):
             return [self._variant(variant).get_init_inputs() for variant in self.variants]
 
+    def examples(self) -> Iterator[tuple[Mapping[str, Any], Sequence[Any], Sequence[Any]]]:
+        """For every variant what it sets, the constructor's arguments, and the inputs of a call."""
+        for constants in self.variants:
+            module = self._variant(constants)
+            yield constants, module.get_init_inputs(), module.get_inputs()
+
     def _variant(self, constants: Mapping[str, Any]) -> Any:
         module = load_source("variant", self.reference_source, {})
         vars(module).update(constants)

@@ -112,7 +112,7 @@ def test_a_variant_is_named_by_number_or_by_what_it_sets(settings, wanted, numbe
         (PROBLEM, "-1", "cpp", "no cpu variant -1"),
         (PROBLEM, "1", "triton", "no interpreter variant 1"),
         (SECOND, "1", "cpp", "names its variant already"),
-        (make_problem(), "1", "cpp", "no cpu variant 1.*0: the file's own constants"),
+        (make_problem(), "1", "cpp", "no cpu variant 1.*0: the constants of the file"),
     ],
 )
 def test_variants_that_are_not_there(settings, problem, wanted, backend, message):
