@@ -210,7 +210,7 @@ def test_the_header_says_who_serves_what(exported):
     wide, narrow, double = (one.sha256[:12] for one in (WIDE, NARROW, DOUBLE))
     for part in (
         "LinearKernels: 3 kernels for file/linear, chosen by the shape",
-        f"(variant 0: ROWS=8,WIDTH=12,DTYPE=float32) kernel 1 ({wide}): 1.510x [1.500, 1.520], confirmed, measured here",
+        f"(variant 0: ROWS=8,WIDTH=12,DTYPE=float32) kernel 1 ({wide}): 1.510x [1.500, 1.520], confirmed, measured",
         f"kernel 2 ({narrow}): 1.810x [1.800, 1.820], confirmed, measured here",
         "variant 2: ROWS=6,WIDTH=12,DTYPE=float32 kernel 1",
         "checked here and not timed; measured on the nearest shape, x float32[8, 12] (variant 0: ROWS=8,WIDTH=12",
