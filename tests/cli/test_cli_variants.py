@@ -108,3 +108,20 @@ def test_variants_that_are_not_there_are_usage_errors(terminal, kernel, words, m
     result = terminal(*words, code=2)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_time_that_says_nothing_is_said_to_say_nothing():
+    from campaign_fakes import make_candidate, make_evaluation, make_problem
+
+    from kernelwright.campaign import RunResult
+    from kernelwright.cli._tables import variant_lines, verdict_lines
+    from kernelwright.records import TOO_SMALL_TO_TIME, Finding
+
+    verdict = make_evaluation(make_candidate(make_problem())).verdict
+    small = Finding(rule=TOO_SMALL_TO_TIME, effect="informs", evidence="the reference takes 3 us: overhead decides")
+    lines = verdict_lines(verdict.model_copy(update={"findings": (small,)}))
+    assert lines.count("too small to time: the reference takes 3 us: overhead decides") == 1
+    assert not any(TOO_SMALL_TO_TIME in line for line in lines)
+    assert not any("too small" in line for line in verdict_lines(verdict))
+    row = RunResult(problem="p", state="done", too_small=small.evidence)
+    assert variant_lines([row]) == ["p: too small to time: the reference takes 3 us: overhead decides"]
