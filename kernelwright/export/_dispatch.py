@@ -258,7 +258,7 @@ def _header(
         "Kernels are compiled on first use, for the machine that runs them; speeds were measured elsewhere and may",
         "differ here.",
         "",
-        *(f"Verify: run this file, or `kernelwright kernels verify {kernel.sha256[:_DIGITS]}`." for kernel in kernels),
+        "Verify: run this file, or `kernelwright kernels verify HASH` for each of its kernels.",
         '"""',
     ]
     return "\n".join(lines)
