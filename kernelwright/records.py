@@ -174,8 +174,9 @@ class TolerancePolicy(Record):
 class ProblemMeta(Record):
     """Optional metadata of a problem file: a literal dict named ``PROBLEM``, read without running the file.
 
-    ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed, the
-    others are checked as well. ``inputs`` is keyed by the parameter names of ``Model.forward``.
+    ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed (unless
+    another one is asked for, see :meth:`Problem.at_variant`), the others are checked as well. ``inputs`` is keyed by
+    the parameter names of ``Model.forward``.
 
     ``backward``: a call is the forward and then the gradients of all float inputs and parameters. ``randomness`` says
     how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, for
@@ -198,11 +199,29 @@ class ProblemMeta(Record):
         """The variants of a device class; one empty variant (the file's own constants) where none is declared."""
         return self.variants.get(device_class) or ({},)
 
+    def moved(self, source: int, target: int) -> ProblemMeta:
+        """With one variant in another place, in each device class that has both places."""
+        found: dict[DeviceClass, tuple[dict[str, KnobValue], ...]] = {}
+        for name, declared in self.variants.items():
+            variants = list(declared)
+            if max(source, target) < len(variants):
+                variants.insert(target, variants.pop(source))
+            found[name] = tuple(variants)
+        return self.model_copy(update={"variants": found})
+
+
+VARIANT_MARK = "@"  # between a problem's id and the number of the variant that is timed
+
 
 class Problem(Record):
-    """A PyTorch reference: source with ``Model``, ``get_inputs``, ``get_init_inputs`` (the KernelBench contract)."""
+    """A PyTorch reference: source with ``Model``, ``get_inputs``, ``get_init_inputs`` (the KernelBench contract).
 
-    id: str  # "kernelwright/level1/softmax", or "file/<stem>" for a path
+    ``variant`` is the number, in the order of the file, of the shape variant that is timed. It comes first in ``meta``,
+    and where it is not the file's first one, it is part of the id: results on another variant are results on another
+    problem.
+    """
+
+    id: str  # "kernelwright/level1/softmax", or "file/<stem>" for a path; "...@2" where another variant is timed
     suite: str
     level: int
     name: str
@@ -210,11 +229,30 @@ class Problem(Record):
     source: str
     meta: ProblemMeta = ProblemMeta()
     path: str | None = None
+    variant: int = Field(default=0, ge=0)
 
     @property
     def sha256(self) -> str:
         """Hash of the exact source."""
         return sha256_text(self.source)
+
+    @property
+    def declared(self) -> Problem:
+        """The problem as its file declares it, whose first variant is timed."""
+        if self.variant == 0:
+            return self
+        known_as = self.id.removesuffix(f"{VARIANT_MARK}{self.variant}")
+        return self.model_copy(update={"id": known_as, "meta": self.meta.moved(0, self.variant), "variant": 0})
+
+    def at_variant(self, number: int) -> Problem:
+        """The same problem with another variant of its file timed, by its number; all are checked as before."""
+        declared = self.declared
+        if number == 0:
+            return declared
+        meta = declared.meta.moved(number, 0)
+        return declared.model_copy(
+            update={"id": f"{declared.id}{VARIANT_MARK}{number}", "meta": meta, "variant": number}
+        )
 
 
 # --------------------------------------------------------------------------------------------------- candidates
@@ -278,6 +316,9 @@ class Finding(Record):
     effect: Literal["refuses", "informs"]
     where: str = ""
     evidence: str = ""
+
+
+TOO_SMALL_TO_TIME = "too-small-to-time"  # the rule by which a time was found to say nothing of a kernel
 
 
 class Correctness(Record):
@@ -372,6 +413,30 @@ class Profile(Record):
     kernels: tuple[KernelResources, ...] = ()  # of a GPU, where rung is "static"
 
 
+class TimedVariant(Record):
+    """Which of a problem's variants was timed, or would have been: the others were checked alone.
+
+    Attributes:
+        number: its place in the problem's file, counted from 0 in its device class.
+        constants: what it sets; empty for the file's own constants.
+        inputs: what a call was given, in words: ``x float32[2048, 128]``.
+    """
+
+    number: int = 0
+    constants: dict[str, KnobValue] = {}
+    inputs: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """The same in words: ``x float32[7, 13] (variant 2: ROWS=7, COLUMNS=13)``."""
+        named = f"variant {self.number}: {constants_in_words(self.constants)}"
+        return f"{', '.join(self.inputs)} ({named})" if self.inputs else named
+
+
+def constants_in_words(constants: Mapping[str, KnobValue]) -> str:
+    """What a variant sets, as it is named on the command line: ``ROWS=7,COLUMNS=13``."""
+    return ",".join(f"{name}={value}" for name, value in constants.items()) or "the constants of the file"
+
+
 class Environment(Record):
     """What a result depends on. Its ``id`` names it in every verdict."""
 
@@ -410,6 +475,7 @@ class Verdict(Record):
     own_kernel_label: Literal["kernel", "hybrid", "library"] | None = None
     profile: Profile | None = None
     environment: str
+    variant: TimedVariant | None = None  # None in what was recorded before there was a choice: the first one
     sandbox: tuple[str, ...] = ()
     seconds: dict[str, float] = {}
 
@@ -431,6 +497,11 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True where the candidate is eligible for anything at all."""
         return self.status is Status.PASSED
+
+    @property
+    def too_small(self) -> str:
+        """Why its time says nothing, where a call takes too little of it; empty elsewhere."""
+        return next((found.evidence for found in self.findings if found.rule == TOO_SMALL_TO_TIME), "")
 
     def speedup(self, baseline: str = "eager") -> Speedup | None:
         """The measured speedup over a baseline, or None where none was measured."""
@@ -505,5 +576,6 @@ class RunConfig(Record):
     baselines: tuple[str, ...] = ("eager", "compile")
     recipe: str = "default"
     search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
+    every_variant: bool = False  # its problems are all their variants: those too small to time are left alone
     suite_dirs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}

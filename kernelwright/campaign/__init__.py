@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
+from kernelwright.campaign._dispatch import DispatchMade, make_dispatch
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import duplicates_of, verifier_record
 from kernelwright.campaign._locks import RunLock
@@ -14,6 +15,7 @@ from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
 from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchView, make_search, searches_of
+from kernelwright.campaign._variants import EVERY, at_variant, at_variants, device_class_of
 
 __all__ = [
     "ArchiveMade",
@@ -21,6 +23,8 @@ __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "DispatchMade",
+    "EVERY",
     "Elite",
     "Estimate",
     "IslandView",
@@ -33,6 +37,9 @@ __all__ = [
     "RunResult",
     "SearchView",
     "Session",
+    "at_variant",
+    "at_variants",
+    "device_class_of",
     "duplicates_of",
     "estimate",
     "evaluate",
@@ -40,6 +47,7 @@ __all__ = [
     "load_drop_in",
     "load_recipe",
     "make_archive",
+    "make_dispatch",
     "make_search",
     "optimize",
     "problems_of",

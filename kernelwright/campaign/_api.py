@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.campaign._campaign import Campaign, OpenReferee, open_local_referee
 from kernelwright.campaign._recipes import with_recipe
 from kernelwright.campaign._results import CampaignEvent
+from kernelwright.campaign._variants import at_variant
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, sha256_text
@@ -75,6 +76,7 @@ def evaluate(
     control: bool = False,
     time: bool = True,
     confirm: bool = False,
+    variant: str | int | None = None,
     store: Store | None = None,
     open_referee: OpenReferee = open_local_referee,
     on_stage: Callable[[str], None] | None = None,
@@ -90,11 +92,13 @@ def evaluate(
         control: the file is no candidate (the reference itself, a library call): no kernel of its own is wanted.
         time: False stops after the check.
         confirm: time in fresh processes, as for a published result.
+        variant: which of the problem's shape variants is timed, by its number or by what it sets (``"ROWS=7"``); the
+            others are checked as well. Default: the first one, or the one that the problem's name says.
         store: where to keep the evaluation, and which generators of inputs the problem's archive has; None keeps it
             nowhere, and knows no archive.
 
     Raises:
-        UsageError: an unknown problem or an unreadable file.
+        UsageError: an unknown problem or variant, or an unreadable file.
         InvalidReferenceError: the problem's file breaks the contract; a reference that fails when it is run is
             status INVALID_REFERENCE.
         MachineError, MissingToolError: it cannot be judged here.
@@ -106,6 +110,8 @@ def evaluate(
     given = read_candidate(candidate, found, backend=backend or settings.backend, knobs=knobs)
     if backend is None and settings.origin("backend") == "default":
         given = given.model_copy(update={"backend": _language_of(given)})
+    found = at_variant(found, variant, given.backend, settings)
+    given = given.model_copy(update={"problem_id": found.id})
     with open_referee(settings) as referee:
         evaluation = referee.evaluate(
             given,
@@ -176,7 +182,7 @@ def export_text(problem: Problem, evaluation: Evaluation) -> str:
     """The drop-in module file of a judged candidate, as text."""
     from kernelwright.export import export_module
 
-    return export_module(problem, evaluation.candidate, verdict=evaluation.verdict)
+    return export_module(problem, evaluation.candidate, verdict=evaluation.verdict, environment=evaluation.environment)
 
 
 def load_drop_in(

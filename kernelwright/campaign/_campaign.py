@@ -112,8 +112,12 @@ class Campaign:
         self._wait = wait
         self._signals = signals
 
-    def run(self, problems: Sequence[Problem]) -> CampaignResult:
+    def run(self, problems: Sequence[Problem], *, every_variant: bool = False) -> CampaignResult:
         """Start a run.
+
+        Args:
+            every_variant: the problems are all their shape variants: those that the lint finds too small to time are
+                left alone, the first one of each excepted.
 
         Raises:
             UsageError: no problem, one named twice, or an unknown coder, judge or verifier.
@@ -123,7 +127,7 @@ class Campaign:
         ids = [problem.id for problem in problems]
         if not ids or len(set(ids)) != len(ids):
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
-        config = run_config(self._settings, ids)
+        config = run_config(self._settings, ids).model_copy(update={"every_variant": every_variant})
         (
             coder_from_spec(config.coder, config.backend),
             judge_from_spec(config.judge),

@@ -40,7 +40,7 @@ from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKerne
 from kernelwright.campaign._searched import make_search
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import Settings
-from kernelwright.datasets import LintRecords, lint
+from kernelwright.datasets import LintFinding, LintRecords, lint
 from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
 from kernelwright.sandbox import WorkerFailed
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 ATTEMPTS_ON_MACHINE_ERROR = 2
+TOO_SMALL = "too-small"  # the lint's rule for what takes too little time to be timed well, on a CPU
 _PASSED_OVER = ("verifier", "duplicate")  # those whose failures leave a candidate unjudged
 
 
@@ -141,7 +142,9 @@ class ProblemJob:
 
     def _work(self, session: LaneSession, started: float) -> RunResult:
         session.open()
-        self._lint(session)
+        findings = self._lint(session)
+        if reason := self._not_worth_timing(findings):
+            return self._skipped(started, reason)
         ledger = StoreLedger(self.store, self.run_id, self.problem.id)
         strategy = self._strategy()
         tools = StepTools(
@@ -207,15 +210,28 @@ class ProblemJob:
             return f"{most} rounds without a gain"
         return ""
 
-    def _lint(self, session: Session) -> None:
+    def _lint(self, session: Session) -> Sequence[LintFinding]:
         """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on."""
-        if self.lints.get(self.problem) is not None:
-            return
+        if (known := self.lints.get(self.problem)) is not None:
+            return known
         self._stage("lint")
         try:
-            lint(self.problem, session.call, records=self.lints)
+            return lint(self.problem, session.call, records=self.lints)
         except WorkerFailed as error:
             self._emit("note", text=f"the lint could not run this problem: {error}")
+            return ()
+
+    def _not_worth_timing(self, findings: Sequence[LintFinding]) -> str:
+        """Why nobody need search on this variant, of all that a run was asked for; empty where it is worth it."""
+        if not self.config.every_variant or self.problem.variant == 0 or self.config.backend != "cpp":
+            return ""
+        return next((finding.message for finding in findings if finding.rule == TOO_SMALL), "")
+
+    def _skipped(self, started: float, reason: str) -> RunResult:
+        said = f"left alone: {reason}"
+        self._emit("note", text=f"{said} (--variant {self.problem.variant} searches it all the same)")
+        seconds = self.watch.seconds - started
+        return RunResult(problem=self.problem.id, state="done", seconds=seconds, reason=said, skipped=True)
 
     def _finish(
         self, session: Session, ledger: StoreLedger, state: StepState, ranked: Sequence[Attempt], started: float
@@ -252,6 +268,8 @@ class ProblemJob:
             sandbox=verdict.sandbox,
             environment=verdict.environment,
             reason=state["stop"],
+            variant=verdict.variant,
+            too_small=verdict.too_small,
             ranked=_with_evidence(ranked) if verdict.timing is None else (),
         )
 

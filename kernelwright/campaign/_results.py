@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from kernelwright.records import Interval, Record, Speedup, Stage, Status
+from kernelwright.records import Interval, Record, Speedup, Stage, Status, TimedVariant
 
 ProblemState = Literal["pending", "running", "done", "failed"]
 RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "interrupted"]
@@ -25,7 +25,8 @@ class RunResult(Record):
 
     ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
     a resume tries such a problem again. ``ranked`` lists all kernels that passed where none could be timed, the best
-    first.
+    first. ``variant`` is what was timed; ``too_small`` says why that time says nothing, where it does not;
+    ``skipped`` marks a variant that is too small to time and was left alone.
     """
 
     problem: str
@@ -44,6 +45,9 @@ class RunResult(Record):
     reason: str = ""
     retry: bool = False
     ranked: tuple[RankedKernel, ...] = ()
+    variant: TimedVariant | None = None
+    too_small: str = ""
+    skipped: bool = False
 
 
 class CampaignResult(Record):
@@ -61,8 +65,8 @@ class CampaignResult(Record):
 
     @property
     def all_won(self) -> bool:
-        """True where every problem has a candidate that passed."""
-        return all(row.candidate is not None for row in self.rows)
+        """True where every problem that was worked on has a candidate that passed."""
+        return all(row.candidate is not None or row.skipped for row in self.rows)
 
 
 EventKind = Literal[

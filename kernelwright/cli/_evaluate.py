@@ -25,6 +25,7 @@ EXIT_NOT_PASSED = 1
     type=click.Choice(["cpp", "triton", "cuda"]),
     help="The candidate's language; default: its kernels' own.",
 )
+@click.option("--variant", metavar="V", help="Time this shape variant: its number, or what it sets (COLUMNS=1025).")
 @click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set a knob of the candidate (repeatable).")
 @click.option("--control", is_flag=True, help="The file is no candidate: no kernel of its own is wanted.")
 @click.option("--no-time", is_flag=True, help="Stop after the check.")
@@ -41,6 +42,7 @@ def evaluate(
     common: Common,
     candidate: Path,
     problem: str,
+    variant: str | None,
     knobs: tuple[str, ...],
     control: bool,
     no_time: bool,
@@ -60,6 +62,7 @@ def evaluate(
             control=control,
             time=not no_time,
             confirm=confirm,
+            variant=variant,
             store=store,
             on_stage=lambda stage: say(f"  {stage}"),
         )

@@ -14,7 +14,9 @@ from kernelwright.cli._tables import milliseconds, ratio, short, table, verdict_
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.records import Candidate
+    from kernelwright.config import Settings
+    from kernelwright.export import Route
+    from kernelwright.records import Backend, Candidate, Problem
     from kernelwright.store import Store, StoredEvaluation
 
 EXIT_NOT_PASSED = 1
@@ -31,22 +33,27 @@ def kernels() -> None:
 @click.option("--confirmed", is_flag=True, help="Only what was confirmed in fresh processes.")
 @common_options
 def best(common: Common, problem: str | None, baseline: str, confirmed: bool) -> None:
-    """The best kernel of each problem, or of one."""
+    """The best kernel of each problem, shape variant and language; of P in all its variants, or of P@2 alone."""
     from rich.markup import escape
 
     from kernelwright.datasets import find_problem
 
     settings = common.settings()
-    problem_id = find_problem(problem, settings.suite_dirs).id if problem else None
+    wanted = find_problem(problem, settings.suite_dirs) if problem else None
     with common.open_store(settings, readonly=True) as store:
-        rows = store.best(problem_id, baseline=baseline, confirmed_only=confirmed)
-        lints = known_findings([store.problem(row.problem) for row in rows], settings)
-    made = table("problem", f">vs {baseline}", ">latency", "stage", "kernel")
+        rows = store.best(baseline=baseline, confirmed_only=confirmed)
+        of_rows = {row.problem: store.problem(row.problem) for row in rows}
+        if wanted is not None:
+            rows = [row for row in rows if _is_of(of_rows[row.problem], wanted)]
+        lints = known_findings([of_rows[row.problem] for row in rows], settings)
+    made = table("problem", "backend", f">vs {baseline}", ">latency", "timed on", "stage", "kernel")
     for row in rows:
         made.add_row(
             escape(marked(row.problem, lints[row.problem])),
+            row.backend,
             ratio(row.speedup),
             milliseconds(row.latency_ms.median),
+            escape(row.inputs or "-"),
             "confirmed" if row.confirmed else "timed",
             short(row.candidate),
         )
@@ -55,17 +62,42 @@ def best(common: Common, problem: str | None, baseline: str, confirmed: bool) ->
     common.show(data, made if rows else nothing, *map(escape, footnotes(lints)))
 
 
+def _is_of(problem: Problem, wanted: Problem) -> bool:
+    """Whether a problem is the wanted one, or that with another variant timed where no variant was named."""
+    return wanted.id in ((problem.id,) if wanted.variant else (problem.id, problem.declared.id))
+
+
+problem_option = click.option(
+    "--problem", "-p", metavar="P", help="Which problem or variant is meant, where the kernel was judged on several."
+)
+
+
+def find_kernel(store: Store, kernel: str, problem: str | None, settings: Settings) -> Candidate:
+    """A kernel by the first digits of its hash, as it was judged on a problem, or on the only one where none is named.
+
+    Raises:
+        UsageError: there is none, or several, by that name.
+    """
+    from kernelwright.datasets import find_problem
+
+    named = find_problem(problem, settings.suite_dirs).id if problem else None
+    return store.candidate(kernel, problem=named)
+
+
 @kernels.command()
 @click.argument("kernel", metavar="HASH")
+@problem_option
 @common_options
-def show(common: Common, kernel: str) -> None:
+def show(common: Common, kernel: str, problem: str | None) -> None:
     """A kernel's source, where it came from and what the referee said. HASH may be its first digits."""
     from rich.syntax import Syntax
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
-        candidate = store.candidate(kernel)
+        candidate = find_kernel(store, kernel, problem, settings)
         evaluations = evaluations_of(store, candidate)
+        if problem is None:
+            evaluations += on_other_variants(store, candidate)
     data = {
         "candidate": {"sha256": candidate.sha256, **candidate.model_dump(mode="json")},
         "evaluations": [{"id": entry.id, "verdict": entry.verdict} for entry in evaluations],
@@ -78,21 +110,23 @@ def show(common: Common, kernel: str) -> None:
         *([f"note: {candidate.note}"] if candidate.note else []),
     ]
     for entry in evaluations:
-        head += ["", f"evaluation {entry.id}", *(f"  {line}" for line in verdict_lines(entry.verdict))]
+        of = f" of {entry.verdict.problem}" if entry.verdict.problem != candidate.problem_id else ""
+        head += ["", f"evaluation {entry.id}{of}", *(f"  {line}" for line in verdict_lines(entry.verdict))]
     common.show(data, *head, "", Syntax(candidate.source, "python", background_color="default", word_wrap=False))
 
 
 @kernels.command()
 @click.argument("kernel", metavar="HASH")
 @click.argument("other", required=False, metavar="[OTHER]")
+@problem_option
 @common_options
-def diff(common: Common, kernel: str, other: str | None) -> None:
+def diff(common: Common, kernel: str, other: str | None, problem: str | None) -> None:
     """What changed from OTHER to HASH. OTHER is the kernel's parent by default, or the reference where it has none."""
     from rich.syntax import Syntax
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
-        candidate = store.candidate(kernel)
+        candidate = find_kernel(store, kernel, problem, settings)
         base_name, base_source = _base(store, candidate, other)
     lines = difflib.unified_diff(
         base_source.splitlines(), candidate.source.splitlines(), base_name, short(candidate.sha256), lineterm=""
@@ -112,19 +146,93 @@ def _base(store: Store, candidate: Candidate, other: str | None) -> tuple[str, s
 
 
 @kernels.command()
-@click.argument("kernel", metavar="HASH")
+@click.argument("kernels", nargs=-1, metavar="HASH...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+@click.option("--dispatch", is_flag=True, help="One file of several kernels, chosen by the shape of the input.")
+@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="With --dispatch: only its kernels.")
+@problem_option
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @common_options
-def export(common: Common, kernel: str, output: Path, force: bool) -> None:
-    """Write a drop-in nn.Module file that needs only torch and a C++ compiler."""
-    from kernelwright.campaign import export_text, write_atomically
+def export(
+    common: Common,
+    kernels: tuple[str, ...],
+    output: Path,
+    dispatch: bool,
+    backend: Backend | None,
+    problem: str | None,
+    force: bool,
+) -> None:
+    """Write a drop-in nn.Module file that needs only torch and a C++ compiler.
 
+    With --dispatch, HASH... are kernels of one problem, or problems: P stands for the best kernel of each of its shape
+    variants. The file chooses among them by the shape and dtype of the input.
+    """
     settings = common.settings()
     if output.exists() and not force:
         raise UsageError(f"{output} exists", hint="choose another name, or --force")
+    if dispatch:
+        _export_dispatch(common, kernels, output, backend, settings)
+        return
+    if len(kernels) != 1:
+        hint = "several go into one file with --dispatch" if kernels else "'kernelwright kernels best' lists winners"
+        raise UsageError("give the hash of one kernel", hint=hint)
+    _export_one(common, kernels[0], problem, output, settings)
+
+
+def _export_dispatch(
+    common: Common, kernels: tuple[str, ...], output: Path, backend: Backend | None, settings: Settings
+) -> None:
+    from kernelwright.campaign import make_dispatch, write_atomically
+
     with common.open_store(settings, readonly=True) as store:
-        candidate = store.candidate(kernel)
+        made = make_dispatch(store, kernels, settings, backend=backend)
+    write_atomically(output, made.text)
+    for warning in made.warnings:
+        say(f"warning: {warning}")
+    data = {
+        "problem": made.problem,
+        "file": str(output),
+        "bytes": len(made.text),
+        "warnings": made.warnings,
+        "routes": [_route(route) for route in made.routes],
+    }
+    shown = table("variant", "timed on", "kernel", f">vs {settings.baselines[0]}", "measured on")
+    for route in made.routes:
+        shown.add_row(*_route_cells(route, settings.baselines[0]))
+    common.show(data, f"{output}: kernels for {made.problem}", shown)
+
+
+def _route(route: Route) -> dict[str, object]:
+    """Who serves a variant, as plain JSON; ``candidate`` is None where the reference does."""
+    return {
+        "variant": route.number,
+        "constants": dict(route.constants),
+        "inputs": list(route.inputs),
+        "candidate": None if route.kernel is None else route.kernel.sha256,
+        "measured_on": route.evidence.variant,
+        "timing": route.evidence.verdict.timing,
+    }
+
+
+def _route_cells(route: Route, baseline: str) -> list[str]:
+    from rich.markup import escape
+
+    from kernelwright.records import constants_in_words
+
+    return [
+        escape(f"{route.number}: {constants_in_words(route.constants)}"),
+        escape(", ".join(route.inputs) or "-"),
+        "the reference" if route.kernel is None else short(route.kernel.sha256),
+        escape(ratio(route.evidence.verdict.speedup(baseline))),
+        escape(route.measured_on or "itself"),
+    ]
+
+
+def _export_one(common: Common, kernel: str, problem: str | None, output: Path, settings: Settings) -> None:
+    from kernelwright.campaign import export_text, write_atomically
+
+    with common.open_store(settings, readonly=True) as store:
+        candidate = find_kernel(store, kernel, problem, settings)
         passed = [entry for entry in evaluations_of(store, candidate) if entry.verdict.passed and not entry.quarantined]
         if not passed:
             raise UsageError(
@@ -143,15 +251,16 @@ def export(common: Common, kernel: str, output: Path, force: bool) -> None:
 
 @kernels.command()
 @click.argument("kernel", metavar="HASH")
+@problem_option
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @common_options
-def verify(common: Common, kernel: str, sandbox: str | None) -> int:
+def verify(common: Common, kernel: str, problem: str | None, sandbox: str | None) -> int:
     """Judge a kernel again, in fresh processes. Exit code 1 where it does not pass any more."""
     from kernelwright.campaign import evaluate
 
     settings = common.settings(sandbox=sandbox)
     with common.open_store(settings) as store:
-        candidate = store.candidate(kernel)
+        candidate = find_kernel(store, kernel, problem, settings)
         earlier = evaluations_of(store, candidate)
         version = most_trusted(earlier).problem_version if earlier else None
         evaluation = evaluate(
@@ -166,6 +275,13 @@ def verify(common: Common, kernel: str, sandbox: str | None) -> int:
         )
     common.show(evaluation.verdict, *verdict_lines(evaluation.verdict))
     return 0 if evaluation.verdict.passed else EXIT_NOT_PASSED
+
+
+def on_other_variants(store: Store, candidate: Candidate) -> list[StoredEvaluation]:
+    """Every evaluation of the same kernel with another variant of its problem timed."""
+    own = store.problem(candidate.problem_id)
+    others = [problem.id for problem in store.variants_of(own) if problem.id != own.id]
+    return [entry for name in others for entry in store.evaluations(problem=name, candidate=candidate.sha256)]
 
 
 def evaluations_of(store: Store, candidate: Candidate) -> list[StoredEvaluation]:

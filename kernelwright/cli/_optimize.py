@@ -11,7 +11,7 @@ import click
 from kernelwright.cli._common import Common, budget_options, common_options, say, stdout_console
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
-from kernelwright.cli._tables import duration, result_tables, short, suite_summary, weak_sandbox
+from kernelwright.cli._tables import duration, result_tables, short, suite_summary, variant_lines, weak_sandbox
 from kernelwright.errors import InvalidReferenceError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelwright.cli._lint import Findings
     from kernelwright.config import Settings
     from kernelwright.errors import KernelwrightError
-    from kernelwright.records import Problem
+    from kernelwright.records import KnobValue, Problem
 
 EXIT_NOT_ALL = 1
 EXIT_OF_STATUS = {"paused": 4, "interrupted": 130, "cancelled": 130}
@@ -40,14 +40,20 @@ class Chosen(NamedTuple):
 
 
 def choose_problems(
-    names: tuple[str, ...], suite: str | None, level: int | None, everything: bool, settings: Settings
+    names: tuple[str, ...],
+    suite: str | None,
+    level: int | None,
+    everything: bool,
+    settings: Settings,
+    variant: str | None = None,
 ) -> Chosen:
-    """The problems that the arguments name, each once, in the order given.
+    """The problems that the arguments name, each once, in the order given, with the wanted variant timed.
 
     Raises:
-        UsageError: none, or an unknown one.
+        UsageError: none, or an unknown one, or one that has no such variant.
         InvalidReferenceError: no problem is left, since the files named break the contract.
     """
+    from kernelwright.campaign import at_variants
     from kernelwright.datasets import find_problem, load_suite
 
     found: list[Problem] = []
@@ -67,7 +73,8 @@ def choose_problems(
         raise UsageError(
             "which problem?", hint="name one ('kernelwright problems list' shows them), or --suite, --level or --all"
         )
-    problems = tuple({problem.id: problem for problem in found}.values())
+    distinct = {problem.id: problem for problem in found}.values()
+    problems = at_variants(distinct, variant, settings)
     return Chosen(problems, tuple(_fault_row(name, error) for name, error in faults.items()))
 
 
@@ -89,6 +96,9 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 @click.option("--judge", metavar="C", help="Who gives advice: as --coder.")
 @click.option("--verifier", metavar="C", help="Who predicts failures before a candidate is judged: a model, or none.")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of new kernels.")
+@click.option(
+    "--variant", metavar="V", help="Time this shape variant: its number, what it sets (COLUMNS=1025), or all in turn."
+)
 @click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
 @click.option("--samples", type=click.IntRange(min=1), help="Candidates that a model writes side by side in a round.")
@@ -108,6 +118,7 @@ def optimize(
     suite: str | None,
     level: int | None,
     everything: bool,
+    variant: str | None,
     dry_run: bool,
     **flags: Any,
 ) -> int:
@@ -123,15 +134,16 @@ def optimize(
     settings = with_recipe(common.settings(**flags))
     if not (problems or suite or level is not None or everything):
         problems = recorded_problems(settings.coder)
-    chosen = choose_problems(problems, suite, level, everything, settings)
+    chosen = choose_problems(problems, suite, level, everything, settings, variant)
     coder_from_spec(settings.coder, settings.backend), judge_from_spec(settings.judge)
     verifier_from_spec(settings.verifier)
     if dry_run:
         return _show_plan(common, chosen, settings)
-    from kernelwright.campaign import Campaign
+    from kernelwright.campaign import EVERY, Campaign
 
     with common.open_store(settings) as store, show_progress() as listener:
-        result = Campaign(settings, store, tell=listener, signals=True).run(chosen.problems)
+        campaign = Campaign(settings, store, tell=listener, signals=True)
+        result = campaign.run(chosen.problems, every_variant=variant == EVERY)
         result = result.model_copy(update={"rows": (*result.rows, *chosen.faults)})
         lints = findings_of_rows(store, result.rows, result.run_id, settings)
     return report(common, result, settings, lints)
@@ -172,6 +184,7 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     data = {
         "dry_run": True,
         "problems": [problem.id for problem in problems],
+        "variants": {problem.id: _timed(problem, settings) for problem in problems if problem.variant},
         "lint": {problem: list(lint_rules(found)) for problem, found in lints.items()},
         "broken": [{"problem": row.problem, "reason": row.reason} for row in chosen.faults],
         "coder": settings.coder,
@@ -192,7 +205,7 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         "store": str(settings.store),
     }
     lines = [
-        *(f"  {problem.id}  (lint: {cell(lints[problem.id])})" for problem in problems),
+        *(f"  {problem.id}{_timed_on(problem, settings)}  (lint: {cell(lints[problem.id])})" for problem in problems),
         *(f"  {row.problem}: {row.reason}" for row in chosen.faults),
         f"{len(problems)} problem{'s' * (len(problems) != 1)}, up to {settings.rounds} rounds each: "
         f"at most {most} candidates, {_cost(expected)}",
@@ -204,6 +217,19 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     ]
     common.show(data, *map(escape, lines))
     return EXIT_NOT_ALL if chosen.faults else 0
+
+
+def _timed(problem: Problem, settings: Settings) -> dict[str, KnobValue]:
+    """What the variant sets on which a problem is timed."""
+    from kernelwright.campaign import device_class_of
+
+    return problem.meta.variants_for(device_class_of(settings.backend, settings))[0]
+
+
+def _timed_on(problem: Problem, settings: Settings) -> str:
+    from kernelwright.records import constants_in_words
+
+    return f"  timed on {constants_in_words(_timed(problem, settings))}" if problem.variant else ""
 
 
 def _mean_seconds(settings: Settings) -> float | None:
@@ -267,6 +293,8 @@ def _print_report(
         console.print(shown, soft_wrap=isinstance(shown, str))
     for line in footnotes(lints):
         console.print(f"[yellow]{escape(line)}[/yellow]", soft_wrap=True)
+    for line in variant_lines(result.rows):
+        console.print(escape(line), soft_wrap=True, highlight=False)
     for row in result.rows:
         if row.state == "failed":
             console.print(f"[red]{escape(row.problem)}[/red]: {escape(row.reason)}", soft_wrap=True)
@@ -275,7 +303,8 @@ def _print_report(
     if warning := weak_sandbox(layers):
         console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
     won = [row for row in result.rows if row.candidate]
-    console.print(f"run {result.run_id}: {len(won)} of {len(result.rows)} problems, {duration(result.seconds)}")
+    worked_on = [row for row in result.rows if not row.skipped]
+    console.print(f"run {result.run_id}: {len(won)} of {len(worked_on)} problems, {duration(result.seconds)}")
     if won:
         export = f"kernelwright kernels export {short(won[0].candidate)} -o FILE{store_flag}"
         console.print(f"export a kernel: {export}", soft_wrap=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernelwright.campaign import ArchiveMade
     from kernelwright.config import Settings
     from kernelwright.datasets import LintFinding, UnreadableProblem
-    from kernelwright.records import Problem
+    from kernelwright.records import KnobValue, Problem
     from kernelwright.store import Store
 
     Look = Callable[[Problem], tuple[LintFinding, ...]]
@@ -100,15 +100,32 @@ def show(common: Common, problem: str, suite_dirs: tuple[Path, ...]) -> None:
         f"{found.id}  {meta.title}".rstrip(),
         f"category {meta.category}, dtype {meta.dtype}, mode {meta.mode}, weights are {meta.weights}",
         *([f"heavy operators: {', '.join(meta.heavy_ops)}"] if meta.heavy_ops else []),
-        *(f"{kind} variants: {'; '.join(map(_variant, variants))}" for kind, variants in meta.variants.items()),
+        *(line for kind, variants in found.declared.meta.variants.items() for line in _listed_variants(kind, variants)),
         *(f"input {name}: {d.fill} in [{d.low:g}, {d.high:g}]" for name, d in meta.inputs.items()),
     ]
-    data = {"sha256": found.sha256, **found.model_dump(mode="python")}
+    data = {"sha256": found.sha256, **found.model_dump(mode="python"), "variants": _numbered(found.declared)}
     common.show(data, *head, "", Syntax(found.source, "python", background_color="default"))
 
 
-def _variant(variant: dict[str, int | float | str | bool]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in variant.items()) or "the file's own constants"
+def _numbered(problem: Problem) -> dict[str, list[dict[str, Any]]]:
+    """The variants by class of devices, each with its number, its name, and what it sets."""
+    from kernelwright.records import constants_in_words
+
+    return {
+        kind: [
+            {"number": number, "name": constants_in_words(constants), "constants": constants}
+            for number, constants in enumerate(variants)
+        ]
+        for kind, variants in problem.meta.variants.items()
+    }
+
+
+def _listed_variants(kind: str, variants: Sequence[Mapping[str, KnobValue]]) -> list[str]:
+    """The variants of a class of devices, with the numbers and names that ``--variant`` takes."""
+    from kernelwright.records import constants_in_words
+
+    lines = [f"  {number}: {constants_in_words(constants)}" for number, constants in enumerate(variants)]
+    return [f"{kind} variants: all are checked, the first is timed, or the one of --variant", *lines]
 
 
 @problems.command()

@@ -12,7 +12,7 @@ import click
 
 from kernelwright.cli._common import Common, budget_options, common_options, stdout_console
 from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
-from kernelwright.cli._tables import duration, result_tables, short, table
+from kernelwright.cli._tables import duration, result_tables, short, table, variant_lines
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def show(common: Common, run_id: str) -> None:
     }
     tables = result_tables(rows, config.baselines, stdout_console().width, lints)
     requests = [_requests_table(counts)] if counts else []
-    common.show(data, *lines, *tables, *requests, *map(escape, footnotes(lints)))
+    timed = map(escape, variant_lines(rows))
+    common.show(data, *lines, *tables, *timed, *requests, *map(escape, footnotes(lints)))
 
 
 @runs.command()

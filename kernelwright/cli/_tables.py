@@ -136,9 +136,24 @@ def untimed_table(rows: Sequence[RunResult], lints: Findings) -> Table:
 
 def _stage(row: RunResult) -> str:
     """The stage a winner reached; what became of a problem that has none."""
+    if row.skipped:
+        return "skipped"
     if row.candidate and row.stage:
         return row.stage.value
     return row.status.value if row.status else row.state
+
+
+def variant_lines(rows: Sequence[RunResult]) -> list[str]:
+    """What was timed where it was not a problem's first variant, and where a time says nothing."""
+    lines = []
+    for row in rows:
+        if row.variant is not None and row.variant.number:
+            lines.append(f"{row.problem}: timed on {row.variant.describe()}")
+        if row.skipped:
+            lines.append(f"{row.problem}: {row.reason}")
+        if row.too_small:
+            lines.append(f"{row.problem}: too small to time: {row.too_small}")
+    return lines
 
 
 def weak_sandbox(layers: Sequence[str]) -> str:
@@ -171,6 +186,8 @@ def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[s
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """A verdict in a few lines of text."""
+    from kernelwright.records import TOO_SMALL_TO_TIME
+
     stage = verdict.stage.value if verdict.stage else "none"
     lines = [f"{verdict.status.value}  (stage {stage}{', control' if verdict.control else ''})"]
     if verdict.reason:
@@ -186,7 +203,11 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         lines.append(
             f"latency: {milliseconds(latency.median)} [{milliseconds(latency.low)}, {milliseconds(latency.high)}]"
         )
+        if verdict.variant:
+            lines.append(f"timed on: {verdict.variant.describe()}")
         lines += [f"vs {name}: {ratio(value)}" for name, value in sorted(verdict.timing.speedup.items())]
+        if verdict.too_small:
+            lines.append(f"too small to time: {verdict.too_small}")
     if verdict.own_kernel_label is not None and verdict.own_kernel_share is not None:
         lines.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})")
     if verdict.profile:
@@ -196,6 +217,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     lines += [
         ": ".join(filter(None, (f"finding {found.rule} ({found.effect}) {found.where}".rstrip(), found.evidence)))
         for found in verdict.findings
+        if found.rule != TOO_SMALL_TO_TIME
     ]
     lines.append(f"kernel {short(verdict.candidate)}, environment {verdict.environment}")
     lines.append(f"sandbox: {', '.join(verdict.sandbox) or 'none'}")

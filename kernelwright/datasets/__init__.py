@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         load_suite,
         suites,
     )
+    from kernelwright.datasets._variants import choose_variant, every_variant, no_variant
 
 __all__ = [
     "DEMO_PROBLEMS",
@@ -40,6 +41,8 @@ __all__ = [
     "Suite",
     "UnreadableProblem",
     "capture_module",
+    "choose_variant",
+    "every_variant",
     "find_problem",
     "lint",
     "lint_findings",
@@ -48,6 +51,7 @@ __all__ = [
     "lint_static",
     "lint_summary",
     "load_suite",
+    "no_variant",
     "parse_problem",
     "problem_from_module",
     "suites",
@@ -68,6 +72,7 @@ _HOMES = {
     ),
     "_lint_records": ("LintRecords",),
     "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
+    "_variants": ("choose_variant", "every_variant", "no_variant"),
 }
 
 

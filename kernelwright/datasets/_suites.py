@@ -10,8 +10,9 @@ from typing import NamedTuple, overload
 
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.datasets._lint import LintFinding
+from kernelwright.datasets._variants import no_variant
 from kernelwright.errors import InvalidReferenceError, UsageError
-from kernelwright.records import Problem
+from kernelwright.records import VARIANT_MARK, Problem
 
 BUILT_IN = Path(__file__).parent / "suites"
 
@@ -136,10 +137,12 @@ def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
     """The problem that ``ref`` names.
 
     ``ref`` is ``suite/level1/name``, ``suite/level1/3`` or ``suite/1/name`` (the suite may be left out), a bare name
-    that only one problem has, or a path to a reference ``.py`` file.
+    that only one problem has, or a path to a reference ``.py`` file. With ``@2`` behind it, the variant with that
+    number is the one that is timed.
 
     Raises:
-        UsageError: nothing, or more than one problem, has that name; the hint lists near ones.
+        UsageError: nothing, or more than one problem, has that name; the hint lists near ones. Or it has no such
+            variant.
         InvalidReferenceError: the file breaks the contract.
     """
     path = Path(ref)
@@ -151,10 +154,21 @@ def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
     matches = [entry for entry in entries if _matches(entry, ref)]
     if len(matches) == 1:
         return matches[0].read()
+    name, mark, number = ref.rpartition(VARIANT_MARK)
+    if mark and number.isdecimal() and not matches:
+        return _at_variant(find_problem(name, suite_dirs), int(number))
     if matches:
         listed = ", ".join(entry.id for entry in sorted(matches, key=_order))
         raise UsageError(f"more than one problem is named {ref}", hint=f"give one of: {listed}", ref=ref)
     raise UsageError(f"no problem named {ref}", hint=_suggest_problem(ref, entries), ref=ref)
+
+
+def _at_variant(problem: Problem, number: int) -> Problem:
+    """The problem with another variant timed, which some class of devices has to have."""
+    counts = [len(problem.meta.variants_for(name)) for name in problem.meta.variants] or [1]
+    if number >= max(counts):
+        raise no_variant(problem, next(iter(problem.meta.variants), "cpu"), number)
+    return problem.at_variant(number)
 
 
 def _suite_folders(suite_dirs: Sequence[Path]) -> dict[str, Path]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright import inline
+from kernelwright.datasets import no_variant
 from kernelwright.errors import MachineError, SandboxError
 from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator import _truth as truth
@@ -49,6 +50,7 @@ from kernelwright.records import (
     Profile,
     Stage,
     Status,
+    TimedVariant,
     Verdict,
 )
 
@@ -141,8 +143,11 @@ class ProblemSession:
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
+            UsageError: the problem has no such variant for this class of devices.
         """
         if device_class not in self._check_sets:
+            if self.problem.variant >= len(self.problem.meta.variants_for(device_class)):
+                raise no_variant(self.problem, device_class)
             self._on_stage("reference")
             device = self._referee.device if device_class == "gpu" else None
             client, settings = self._bench(device).workers.oracle(), self._settings
@@ -268,6 +273,7 @@ class ProblemSession:
             own_kernel_share=None if share is None else round(share.own, 4),
             own_kernel_label=None if progress.evidence is None else progress.evidence.label,
             environment=environment.id,
+            variant=self._timed_variant(candidate.backend),
             profile=progress.profile,
             sandbox=progress.layers or self._referee.sandbox.layers,
             seconds={name: round(seconds, 4) for name, seconds in progress.seconds.items()},
@@ -330,6 +336,14 @@ class ProblemSession:
         """What candidates of a backend are constructed for, where that is known by now."""
         check_set = self._check_sets.get(_class_of(candidate.backend, self._device_for(candidate.backend)))
         return None if check_set is None else check_set.variants[0]
+
+    def _timed_variant(self, backend: Backend) -> TimedVariant:
+        """The variant that candidates of a backend are timed on; what its inputs are, where that is known by now."""
+        device_class = _class_of(backend, self._device_for(backend))
+        constants = self.problem.meta.variants_for(device_class)[0]
+        check_set = self._check_sets.get(device_class)
+        inputs = () if check_set is None else check_set.variants[0].inputs_in_words()
+        return TimedVariant(number=self.problem.variant, constants=constants, inputs=inputs)
 
     def _see_device_works(self, device: Device | None) -> None:
         """After a fault or a hang on a device: whether it still computes, before the next candidate gets it.

@@ -27,7 +27,7 @@ from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Turns
 from kernelwright.evaluator._truth import CheckSet
 from kernelwright.evaluator._workers import CONTROL, Workers, is_foreign
-from kernelwright.records import Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
+from kernelwright.records import TOO_SMALL_TO_TIME, Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
 
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
 _TIMEABLE_SLOWLY_MS = 0.05  # or less than this though it has hardly anything to do, on a machine as slow as that:
@@ -308,7 +308,8 @@ class Timekeeper:
         eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
         timeable = eager_ms >= (_TIMEABLE_SLOWLY_MS if _does_little(check_set) else _TIMEABLE_MS)
         if not timeable:
-            progress.note("too-small-to-time", f"the reference takes {1000 * eager_ms:.2g} us: overhead decides")
+            took = f"the reference takes {1000 * eager_ms:.2g} us: overhead decides, and nothing is called faster"
+            progress.note(TOO_SMALL_TO_TIME, took)
         speedup = {}
         for name, interval in intervals.items():
             median, low, high = interval.ratios()

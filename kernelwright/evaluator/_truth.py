@@ -81,6 +81,14 @@ class Variant(NamedTuple):
         inputs = sum(spec.value_bytes for spec in self.inputs if isinstance(spec, wire.TensorSpec))
         return inputs + sum(spec.value_bytes for spec in (*self.state, *self.outputs))
 
+    def inputs_in_words(self) -> tuple[str, ...]:
+        """What a call is given: ``x float32[2048, 128]``."""
+        return tuple(
+            f"{name} {spec.dtype}{list(spec.shape)}"
+            for name, spec in zip(self.names, self.inputs, strict=False)
+            if isinstance(spec, wire.TensorSpec)
+        )
+
     @property
     def main_dtype(self) -> str:
         """The dtype of the first float input, or output where there is none; empty where nothing is float."""

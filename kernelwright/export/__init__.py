@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelwright.export._dispatch import Measured, Route, assign_routes, export_dispatch
 from kernelwright.export._file import export_module
 
-__all__ = ["export_module"]
+__all__ = ["Measured", "Route", "assign_routes", "export_dispatch", "export_module"]

@@ -50,7 +50,11 @@ class Tie(NamedTuple):
 
 
 class Export:
-    """What an exported file is about: its reference, its kernel, and the calls for which the kernel was checked."""
+    """What an exported file is about: its reference, its kernel, and the calls for which the kernel was checked.
+
+    A file with several kernels has one for each, over the same ``reference``, with the calls that it serves; ``name``
+    tells their modules apart, ``label`` is what the kernel is called.
+    """
 
     def __init__(
         self,
@@ -62,7 +66,11 @@ class Export:
         training: bool,
         constant_weights: bool,
         runtime: Any,
+        reference: types.ModuleType | None = None,
+        name: str = "kernel",
+        label: str = "",
     ) -> None:
+        self.name, self.label = name, label
         self.reference_source = reference_source
         self.kernel_source = kernel_source
         self.variants = variants
@@ -70,7 +78,7 @@ class Export:
         self.training = training
         self.constant_weights = constant_weights
         self.runtime = runtime
-        self.reference = load_source("reference", reference_source, {})
+        self.reference = reference or load_source("reference", reference_source, {})
         self.warned = False
         self._lock = threading.RLock()
         self._kernel: types.ModuleType | None = None
@@ -80,7 +88,7 @@ class Export:
         """The kernel's module; compiles its C++ on first use."""
         with self._lock:
             if self._kernel is None:
-                self._kernel = load_source("kernel", self.kernel_source, {"_kernelwright": self.runtime})
+                self._kernel = load_source(self.name, self.kernel_source, {"_kernelwright": self.runtime})
             return self._kernel
 
     def calls(self) -> tuple[CheckedCall, ...]:
@@ -95,6 +103,12 @@ class Export:
         """The constructor's arguments of every variant."""
         with torch.random.fork_rng(devices=[]):
             return [self._variant(variant).get_init_inputs() for variant in self.variants]
+
+    def examples(self) -> Iterator[tuple[Mapping[str, Any], Sequence[Any], Sequence[Any]]]:
+        """For every variant what it sets, the constructor's arguments, and the inputs of a call."""
+        for constants in self.variants:
+            module = self._variant(constants)
+            yield constants, module.get_init_inputs(), module.get_inputs()
 
     def _variant(self, constants: Mapping[str, Any]) -> Any:
         module = load_source("variant", self.reference_source, {})
@@ -171,10 +185,10 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 class _Kernel:
-    """The kernel behind one drop-in: built on first use, left out of copies and pickles (they build their own)."""
+    """A kernel behind one drop-in: built on first use, left out of copies and pickles (they build their own)."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
+    def __init__(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.number, self.args, self.kwargs = number, args, kwargs
         self.calls: tuple[CheckedCall, ...] | None = None
         self.recent: CheckedCall | None = None
         self.clear()
@@ -187,20 +201,25 @@ class _Kernel:
         self.weights: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args, self.kwargs)
+        return type(self), (self.number, self.args, self.kwargs)
 
 
 class DropIn:
-    """Base of the exported class; its other base is the reference's Model."""
+    """Base of the exported class; its other base is the reference's Model.
 
-    dropin_export: ClassVar[Export]
+    No call is served by two of its exports.
+    """
+
+    dropin_exports: ClassVar[tuple[Export, ...]]
     dropin_reference: ClassVar[Any]
-    dropin_kernel: _Kernel
+    dropin_kernels: tuple[_Kernel, ...]
+    dropin_recent: int  # the kernel that ran last
     training: bool
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.dropin_reference.__init__(self, *args, **kwargs)
-        self.dropin_kernel = _Kernel(args, kwargs)
+        self.dropin_kernels = tuple(_Kernel(number, args, kwargs) for number in range(len(self.dropin_exports)))
+        self.dropin_recent = 0
 
     @classmethod
     def from_reference(cls, model: Any, *args: Any, names: Mapping[str, str] | None = None, **kwargs: Any) -> Any:
@@ -214,7 +233,8 @@ class DropIn:
         Raises:
             ValueError: the module's parameters do not correspond to the reference's.
         """
-        choices = [args] if args or kwargs else cls.dropin_export.init_inputs()
+        declared = (init for export in cls.dropin_exports for init in export.init_inputs())
+        choices = [args] if args or kwargs else list(declared)
         theirs = dict(_state(model))
         for init in choices:
             made: Any = cls(*init, **kwargs)
@@ -233,14 +253,19 @@ class DropIn:
         kernel, reason, _ = self._admit(inputs, named)
         return kernel is not None, reason
 
+    def kernel_for(self, *inputs: Any, **named: Any) -> str:
+        """What the kernel is called that forward would run for these inputs; empty where the reference would."""
+        kernel, _, _ = self._admit(inputs, named)
+        return "" if kernel is None else self.dropin_exports[kernel.number].label
+
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The kernel's result where the call was checked, else the reference's."""
         kernel, _, arguments = self._admit(inputs, named)
         if kernel is None:
             return self.dropin_reference.forward(self, *inputs, **named)
-        return kernel.forward(*arguments)
+        return kernel.module.forward(*arguments)
 
-    def _admit(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, str, tuple[Any, ...]]:
+    def _admit(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[_Kernel | None, str, tuple[Any, ...]]:
         """The kernel or None, the reason, and the inputs in the order of forward's signature."""
         reason = self._surroundings((*inputs, *named.values()))
         if reason:
@@ -253,42 +278,52 @@ class DropIn:
             if bound.kwargs:
                 return None, "forward was called with arguments that were not checked", inputs
             inputs = bound.args[1:]
-        reason = self._unchecked(inputs) or self._not_ready()
-        return (None if reason else self.dropin_kernel.module), reason or "the call was checked", inputs
+        kernel = self._serving(inputs)
+        reason = self._unchecked(inputs) if kernel is None else self._not_ready(kernel)
+        return (None if reason else kernel), reason or "the call was checked", inputs
 
     def _surroundings(self, inputs: tuple[Any, ...]) -> str:
-        if self.training != self.dropin_export.training:
+        export = self.dropin_exports[0]
+        if self.training != export.training:
             return "the module is in training mode: call .eval()" if self.training else "the module is in eval mode"
         if torch.is_grad_enabled():
             wanted = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
             if wanted or any(p.requires_grad for p in self.dropin_reference.parameters(self)):
                 return "gradients are wanted: use torch.no_grad() or torch.inference_mode()"
-        if torch.is_autocast_enabled(self.dropin_export.device):
+        if torch.is_autocast_enabled(export.device):
             return "autocast is on"
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return "the module is being compiled or traced"
         return ""
 
-    def _checked(self) -> tuple[CheckedCall, ...]:
-        """The checked calls whose constructor arguments are this module's."""
-        kernel = self.dropin_kernel
+    def _checked(self, kernel: _Kernel) -> tuple[CheckedCall, ...]:
+        """The calls that a kernel serves whose constructor arguments are this module's."""
         if kernel.calls is None:
             own = full_arguments(self.dropin_reference.__init__, (None, *kernel.args), kernel.kwargs)[1:]
-            kernel.calls = tuple(call for call in self.dropin_export.calls() if same_value(call.init, own))
+            calls = self.dropin_exports[kernel.number].calls()
+            kernel.calls = tuple(call for call in calls if same_value(call.init, own))
         return kernel.calls
 
+    def _serving(self, inputs: tuple[Any, ...]) -> _Kernel | None:
+        """The kernel that was checked for such a call; None where none was."""
+        recent, flag = self.dropin_kernels[self.dropin_recent], f"is_{self.dropin_exports[0].device}"
+        if recent.recent is not None and fits(recent.recent.inputs, inputs, flag):
+            return recent
+        for kernel in self.dropin_kernels:
+            for call in self._checked(kernel):
+                if fits(call.inputs, inputs, flag):
+                    kernel.recent, self.dropin_recent = call, kernel.number
+                    return kernel
+        return None
+
     def _unchecked(self, inputs: tuple[Any, ...]) -> str:
-        kernel, flag = self.dropin_kernel, f"is_{self.dropin_export.device}"
-        if kernel.recent is not None and fits(kernel.recent.inputs, inputs, flag):
-            return ""
-        reason = "the module was constructed with arguments for which the kernel was not checked"
-        for call in self._checked():
-            if fits(call.inputs, inputs, flag):
-                kernel.recent = call
-                return ""
-            reason = self._difference(call.inputs, inputs)
+        """Why no kernel serves such a call."""
+        calls = [call for kernel in self.dropin_kernels for call in self._checked(kernel)]
+        if not calls:
+            return "the module was constructed with arguments for which the kernel was not checked"
+        reason = self._difference(calls[-1].inputs, inputs)
         if "has shape" in reason:
-            shapes = "; ".join(", ".join(str(i.shape) for i in call.inputs if i.is_tensor) for call in self._checked())
+            shapes = "; ".join(", ".join(str(i.shape) for i in call.inputs if i.is_tensor) for call in calls)
             reason += f" (checked: {shapes})"
         return reason
 
@@ -307,22 +342,22 @@ class DropIn:
                 return f"input {i} has shape {tuple(value.shape)}"
             if value.dtype is not spec.dtype:
                 return f"input {i} is {value.dtype}, checked with {spec.dtype}"
-            if value.device.type != self.dropin_export.device:
-                return f"input {i} is on {value.device}, checked on {self.dropin_export.device}"
+            if value.device.type != self.dropin_exports[0].device:
+                return f"input {i} is on {value.device}, checked on {self.dropin_exports[0].device}"
             if not (value.is_contiguous() if spec.contiguous else value.stride() == spec.stride):
                 return f"input {i} is laid out with strides {value.stride()}, checked with {spec.stride}"
         return ""
 
-    def _not_ready(self) -> str:
-        """Build the kernel where that was not done, and hand it the parameters of this moment."""
-        kernel = self.dropin_kernel
+    def _not_ready(self, kernel: _Kernel) -> str:
+        """Build a kernel where that was not done, and hand it the parameters of this moment."""
+        export = self.dropin_exports[kernel.number]
         stale = any(children.get(name) is not child for children, name, child in kernel.links)
-        if kernel.module is not None and self.dropin_export.constant_weights:
+        if kernel.module is not None and export.constant_weights:
             stale = stale or _versions(self) != kernel.weights  # a kernel may fold its weights into constants here
         if stale:
             kernel.clear()
         if kernel.module is None:
-            self._build()
+            self._build(kernel)
         for _, name, child in kernel.links:
             if child._forward_hooks or child._forward_pre_hooks:
                 return f"the submodule {name} has forward hooks, which the kernel would not call"
@@ -332,19 +367,19 @@ class DropIn:
                 return f"{tie.name} is gone"
             if tensor.dtype is not tie.dtype or tensor.shape != tie.shape or not tensor.is_contiguous():
                 return f"{tie.name} is {tensor.dtype} {tuple(tensor.shape)}, checked as {tie.dtype} {tuple(tie.shape)}"
-            if tensor.device.type != self.dropin_export.device:
-                return f"{tie.name} is on {tensor.device}, checked on {self.dropin_export.device}"
+            if tensor.device.type != export.device:
+                return f"{tie.name} is on {tensor.device}, checked on {export.device}"
             for holder, leaf in tie.places:
                 holder[leaf] = tensor
         return kernel.failure
 
-    def _build(self) -> None:
-        kernel = self.dropin_kernel
+    def _build(self, kernel: _Kernel) -> None:
+        export = self.dropin_exports[kernel.number]
         if kernel.failure:
             return
         try:
             with torch.random.fork_rng(devices=[]):
-                source = self.dropin_export.kernel()
+                source = export.kernel()
                 module = source.ModelNew(*kernel.args, **kernel.kwargs)
             kernel.ties = self._tie(module, getattr(source, "STATE_MAP", {}))
             kernel.module = module.train(self.training)
@@ -352,8 +387,8 @@ class DropIn:
             kernel.weights = _versions(self)
         except Exception as error:  # noqa: BLE001 - whatever keeps a kernel from being built, the reference still works
             kernel.failure = f"the kernel could not be built: {type(error).__name__}: {error}"
-            if not self.dropin_export.warned:
-                self.dropin_export.warned = True
+            if not export.warned:
+                export.warned = True
                 message = f"{type(self).__name__} runs its reference: {kernel.failure}"
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.inline import apply_knobs
-from kernelwright.records import Candidate, DeviceClass, KnobValue, Problem, Verdict
+from kernelwright.records import Backend, Candidate, DeviceClass, Environment, KnobValue, Problem, Verdict
 
 __all__ = ["export_module"]
 
-_RUNTIME = tuple(f"kernelwright.inline.{name}" for name in ("_declarations", "_library", "_toolchain"))
+RUNTIME = tuple(f"kernelwright.inline.{name}" for name in ("_declarations", "_library", "_toolchain"))
 
 
 def export_module(
@@ -25,6 +25,7 @@ def export_module(
     *,
     verdict: Verdict | None = None,
     variants: Sequence[Mapping[str, KnobValue]] | None = None,
+    environment: Environment | None = None,
     today: datetime.date | None = None,
 ) -> str:
     """A Python file with a drop-in ``nn.Module`` that needs torch and, for C++ kernels, g++; not kernelwright.
@@ -37,23 +38,18 @@ def export_module(
         candidate: the kernel; its knob settings are written into the text.
         verdict: what was measured, for the header.
         variants: the settings of the problem's constants under which the candidate was checked; default: all that the
-            problem declares for the backend's device.
+            problem declares for the device that it was judged on.
+        environment: where it was judged; default: on a machine without a GPU.
         today: the date in the header; default: now.
 
     Raises:
         UsageError: the candidate's text is no Python, uses parts of kernelwright beyond ``inline``, or is CUDA.
     """
-    if candidate.backend == "cuda":
-        raise UsageError("a CUDA candidate cannot be exported yet", hint="export a C++ or Triton kernel")
-    try:
-        kernel = bind_runtime(apply_knobs(candidate.source, candidate.knobs))
-    except (SyntaxError, ValueError) as error:
-        message = f"the candidate cannot be exported: {error}"
-        raise UsageError(message, hint="export a kernel that was judged") from error
-    device: DeviceClass = "cpu" if candidate.backend == "cpp" else "interpreter"
-    checked = [dict(v) for v in (problem.meta.variants_for(device) if variants is None else variants)]
+    kernel = bound_kernel(candidate)
+    declared = problem.meta.variants_for(shapes_of(candidate.backend, environment)) if variants is None else variants
+    checked = [dict(variant) for variant in declared]
     name = class_name(problem.name)
-    runtime = embedded([*_RUNTIME, "kernelwright.export._dropin"])
+    runtime = embedded([*RUNTIME, "kernelwright.export._dropin"])
     parts = [
         header(problem, candidate, verdict, name, today or datetime.datetime.now(datetime.UTC).date()),
         runtime,
@@ -65,12 +61,39 @@ def export_module(
         _DROP_IN.format(
             name=name,
             variants="".join(f"        {variant!r},\n" for variant in checked),
-            device="cpu" if candidate.backend == "cpp" else "cuda",
+            device=kernel_device(candidate.backend),
             training=problem.meta.mode == "train",
             constant_weights=problem.meta.weights == "constants",
         ),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def bound_kernel(candidate: Candidate) -> str:
+    """A candidate's text with its knobs set and its imports bound to the file's own runtime.
+
+    Raises:
+        UsageError: it is no Python, uses parts of kernelwright beyond ``inline``, or is CUDA.
+    """
+    if candidate.backend == "cuda":
+        raise UsageError("a CUDA candidate cannot be exported yet", hint="export a C++ or Triton kernel")
+    try:
+        return bind_runtime(apply_knobs(candidate.source, candidate.knobs))
+    except (SyntaxError, ValueError) as error:
+        message = f"the candidate cannot be exported: {error}"
+        raise UsageError(message, hint="export a kernel that was judged") from error
+
+
+def shapes_of(backend: Backend, environment: Environment | None) -> DeviceClass:
+    """Whose variants the kernels of a backend were checked on."""
+    if backend == "cpp":
+        return "cpu"
+    return "gpu" if environment is not None and environment.device_class == "gpu" else "interpreter"
+
+
+def kernel_device(backend: Backend) -> str:
+    """What torch calls the device of a backend's tensors."""
+    return "cpu" if backend == "cpp" else "cuda"
 
 
 _DROP_IN = '''
@@ -89,7 +112,7 @@ EXPORT = Export(
 class {name}(DropIn, EXPORT.reference.Model):
     """Drop-in for the reference's Model: same constructor, same parameters, same results, its own kernel."""
 
-    dropin_export = EXPORT
+    dropin_exports = (EXPORT,)
     dropin_reference = EXPORT.reference.Model
 
 
@@ -158,6 +181,8 @@ def measured(verdict: Verdict | None) -> list[str]:
     lines = [f"    verdict      {verdict.status.value}, stage {verdict.stage.value if verdict.stage else 'none'}"]
     if verdict.timing is not None:
         time, threads = verdict.timing.latency_ms, verdict.timing.threads
+        if verdict.variant is not None:
+            lines.append(f"    timed on     {plain(verdict.variant.describe())}")
         lines.append(f"    latency      {time.median:.4g} ms [{time.low:.4g}, {time.high:.4g}], threads: {threads}")
         for baseline, speedup in sorted(verdict.timing.speedup.items()):
             interval = f"{speedup.median:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}] (95% interval)"

@@ -137,10 +137,12 @@ class Answers:
         verdict, baseline = evaluation.verdict, self._settings.baselines[0]
         rows = self._store.query(
             "SELECT rank, of FROM (SELECT candidate, rank, count(*) OVER () AS of FROM leaderboard "
-            "WHERE problem = :problem AND environment_id = :environment AND baseline = :baseline) "
+            "WHERE problem = :problem AND backend = :backend AND environment_id = :environment "
+            "AND baseline = :baseline) "
             "WHERE candidate = :candidate",
             {
                 "problem": verdict.problem,
+                "backend": verdict.backend,
                 "environment": verdict.environment,
                 "baseline": baseline,
                 "candidate": verdict.candidate,

@@ -21,7 +21,7 @@ _EXCERPT_WORDS = 16
 
 def version_of(problem: Problem) -> str:
     """The name of a version of a problem by content, wherever its file lies: 16 hex digits."""
-    identity = problem.model_dump(mode="python", exclude={"path"})
+    identity = problem.model_dump(mode="python", exclude={"path", "variant"})  # the id names a variant already
     return sha256_text(dump_json(identity, sort_keys=True))[:16]
 
 
@@ -75,6 +75,7 @@ class Catalog:
                 "source_sha256": self.put_blob(problem.source, "problem"),
                 "meta_json": dump_json(problem.meta),
                 "path": problem.path,
+                "variant": problem.variant,
                 "created_at": utc_now(),
             }
             self._connection.insert("problems", row, unless_present=True)
@@ -108,7 +109,22 @@ class Catalog:
             source=self.get_text(row["source_sha256"]),
             meta=load_record(ProblemMeta, row["meta_json"]),
             path=row["path"],
+            variant=row["variant"],
         )
+
+    def variants_of(self, problem: Problem) -> tuple[Problem, ...]:
+        """A problem in each of its variants that were ever recorded as the timed one, by number, in current versions.
+
+        Those that were made of another text of the file, or of other domains, are left out.
+        """
+        rows = self._connection.rows(
+            "SELECT problem FROM current_problems JOIN problems USING (version, problem) "
+            "WHERE suite = ? AND level = ? AND name = ? ORDER BY variant",
+            [problem.suite, problem.level, problem.name],
+        )
+        wanted = version_of(problem.declared)
+        found = (self.problem(row["problem"]) for row in rows)
+        return tuple(one for one in found if version_of(one.declared) == wanted)
 
     def _version_in_use(self, problem_id: str, run_id: str | None) -> str:
         """The version that a run is pinned to, else the current one."""
@@ -126,12 +142,14 @@ class Catalog:
     ) -> int:
         """Put generators into the archive of this version of a problem; returns how many were new.
 
+        The archive is the same whichever variant is timed: all of them are checked.
+
         Args:
             author: who proposed them.
             evidence: for each generator's id, what it was admitted for; kept as JSON.
         """
         with self._connection.write():
-            version = self.record_problem(problem)
+            version = self.record_problem(problem.declared)
             known = {row["id"] for row in self._generators(version)}
             new = {generator.id: generator for generator in wanted if generator.id not in known}
             for generator in new.values():
@@ -148,9 +166,8 @@ class Catalog:
 
     def archive(self, problem: Problem) -> tuple[InputGenerator, ...]:
         """The generators of this version of a problem, oldest first; none where its text or domains have changed."""
-        return tuple(
-            load_record(InputGenerator, row["definition_json"]) for row in self._generators(version_of(problem))
-        )
+        rows = self._generators(version_of(problem.declared))
+        return tuple(load_record(InputGenerator, row["definition_json"]) for row in rows)
 
     def archived(self, problem: Problem) -> tuple[ArchivedGenerator, ...]:
         """The same with who proposed each, when, and what it was admitted for."""
@@ -161,7 +178,7 @@ class Catalog:
                 created_at=row["created_at"],
                 evidence=json.loads(row["evidence_json"]),
             )
-            for row in self._generators(version_of(problem))
+            for row in self._generators(version_of(problem.declared))
         )
 
     def _generators(self, version: str) -> list[dict[str, Any]]:
@@ -225,7 +242,8 @@ class Catalog:
         """The candidate whose hash begins with ``sha_prefix`` (at least 6 hex digits).
 
         Args:
-            problem: needed only where one kernel was judged on several problems.
+            problem: needed only where one kernel was judged on several problems. Of several variants of one problem,
+                the first by number is meant where none is named.
 
         Raises:
             UsageError: the prefix is malformed, matches nothing, or matches several (then it lists them).
@@ -234,13 +252,15 @@ class Catalog:
         if len(prefix) < _LEAST_PREFIX or not _HEX.fullmatch(prefix):
             raise UsageError(f"{sha_prefix!r} is no kernel hash", hint=f"give at least {_LEAST_PREFIX} hex digits")
         rows = self._connection.rows(
-            "SELECT * FROM candidates WHERE sha256 >= :prefix AND sha256 < :prefix || 'g' "
-            "AND problem = coalesce(:problem, problem) ORDER BY id",
+            "SELECT candidates.*, variant, suite, level, name FROM candidates "
+            "LEFT JOIN current_problems USING (problem) LEFT JOIN problems USING (version) "
+            "WHERE candidates.sha256 >= :prefix AND candidates.sha256 < :prefix || 'g' "
+            "AND candidates.problem = coalesce(:problem, candidates.problem) ORDER BY variant, candidates.id",
             {"prefix": prefix, "problem": problem},
         )
         if not rows:
             raise UsageError(f"no kernel {sha_prefix!r} in the store", hint="'kernelwright kernels best' lists winners")
-        if len(rows) > 1:
+        if len({(row["sha256"], row["suite"], row["level"], row["name"]) for row in rows}) > 1:
             matches = [f"{row['sha256']} ({row['problem']})" for row in rows]
             raise UsageError(
                 f"{sha_prefix!r} names several kernels: {', '.join(matches)}",

@@ -60,10 +60,12 @@ class Evaluations(Calls):
         evaluation_id = new_id()
         with self._connection.write():
             self.record_environment(evaluation.environment)
+            version = self._version_in_use(evaluation.verdict.problem, run_id)
+            self._refuse_other_variant(evaluation.verdict, version)
             row = {
                 "id": evaluation_id,
                 "candidate_id": self._candidate_id(evaluation.candidate),
-                "problem_version": self._version_in_use(evaluation.verdict.problem, run_id),
+                "problem_version": version,
                 "environment_id": evaluation.verdict.environment,
                 "run_id": run_id,
                 "step": step,
@@ -78,6 +80,14 @@ class Evaluations(Calls):
             self._insert_evidence(evaluation_id, evaluation)
             self.record_llm_calls(llm_calls, run_id=run_id, step=step, evaluation_id=evaluation_id)
         return evaluation_id
+
+    def _refuse_other_variant(self, verdict: Verdict, version: str) -> None:
+        """A time on one shape can never stand for another one."""
+        if verdict.variant is None:
+            return
+        rows = self._connection.rows("SELECT variant FROM problems WHERE version = ?", [version])
+        if [verdict.variant.number] != [row["variant"] for row in rows]:
+            raise _mismatch("variant", str(verdict.variant.number), verdict.problem)
 
     def _insert_evidence(self, evaluation_id: str, evaluation: Evaluation) -> None:
         key = {"evaluation_id": evaluation_id}
@@ -221,7 +231,9 @@ class Evaluations(Calls):
         baseline: str = "eager",
         confirmed_only: bool = False,
     ) -> list[BestRow]:
-        """The candidate with the greatest lower bound of its speedup, for each problem and environment.
+        """The candidate with the greatest lower bound of its speedup, for each problem, language and environment.
+
+        A problem of which another variant is timed is a problem of its own, with an id of its own.
 
         Only what passed, was timed, is no control and is not quarantined counts, on the current version of the
         problem. A candidate's confirmation replaces its search timing, and no search timing ranks above a confirmation.
@@ -230,7 +242,7 @@ class Evaluations(Calls):
         rows = self._connection.rows(
             f"SELECT * FROM leaderboard WHERE {place} AND baseline = :baseline "
             "AND problem = coalesce(:problem, problem) AND environment_id = coalesce(:environment, environment_id) "
-            "ORDER BY problem, environment_id",
+            "ORDER BY problem, environment_id, backend",
             {"baseline": baseline, "problem": problem, "environment": environment},
         )
         return [_best(row) for row in rows]
@@ -282,11 +294,15 @@ def _refuse_mismatch(evaluation: Evaluation) -> None:
     }
     for what, (said, held) in pairs.items():
         if said != held:
-            raise StoreError(
-                f"the verdict is about {what} {said!r}, but the evaluation holds {held!r}",
-                hint="this is a bug in the referee; nothing was written",
-                field=what,
-            )
+            raise _mismatch(what, said, held)
+
+
+def _mismatch(what: str, said: str, held: str) -> StoreError:
+    return StoreError(
+        f"the verdict is about {what} {said!r}, but the evaluation holds {held!r}",
+        hint="this is a bug in the referee; nothing was written",
+        field=what,
+    )
 
 
 def _verdict_columns(verdict: Verdict) -> dict[str, Any]:
@@ -301,6 +317,7 @@ def _verdict_columns(verdict: Verdict) -> dict[str, Any]:
         "latency_ms": timing.latency_ms.median if timing else None,
         "latency_low_ms": timing.latency_ms.low if timing else None,
         "latency_high_ms": timing.latency_ms.high if timing else None,
+        "inputs": ", ".join(verdict.variant.inputs) if verdict.variant else "",
         "verdict_json": dump_json(verdict),
     }
 
@@ -312,8 +329,9 @@ def _sample_row(sample: TimingSample) -> dict[str, Any]:
 
 
 def _best(row: dict[str, Any]) -> BestRow:
-    names = ("problem", "baseline", "candidate", "backend", "author", "evaluation_id", "run_id", "created_at")
+    names = ("problem", "variant", "inputs", "baseline", "candidate", "backend", "author", "evaluation_id", "run_id")
     return BestRow(
+        created_at=row["created_at"],
         environment=row["environment_id"],
         speedup=Speedup(median=row["median"], low=row["low"], high=row["high"], faster=bool(row["faster"])),
         latency_ms=Interval(median=row["latency_ms"], low=row["latency_low_ms"], high=row["latency_high_ms"]),

@@ -483,6 +483,72 @@ def m008_purposes(db: Database) -> None:
     db.execute("ALTER TABLE evaluations ADD COLUMN action_json TEXT NOT NULL DEFAULT '{}'")
 
 
+# Until here every evaluation was of its problem's first variant, and said so nowhere. A variant has a problem id of its
+# own, so that ranks by problem keep variants apart; kernels of different languages are ranked apart as well.
+_VARIANTS = """
+ALTER TABLE problems ADD COLUMN variant INTEGER NOT NULL DEFAULT 0 CHECK (variant >= 0);
+ALTER TABLE evaluations ADD COLUMN inputs TEXT NOT NULL DEFAULT '';
+
+DROP VIEW best_per_problem;
+DROP VIEW leaderboard;
+DROP VIEW ruling;
+DROP VIEW failure_taxonomy;
+DROP VIEW judged;
+CREATE VIEW judged AS
+    SELECT evaluations.*, candidates.sha256 AS candidate, candidates.problem AS problem,
+        candidates.backend AS backend, candidates.author AS author, problems.variant AS variant,
+        EXISTS (SELECT 1 FROM quarantines WHERE quarantines.evaluation_id = evaluations.id) AS quarantined
+    FROM evaluations
+    JOIN candidates ON candidates.id = evaluations.candidate_id
+    JOIN problems ON problems.version = evaluations.problem_version;
+
+CREATE VIEW ruling AS
+    SELECT * FROM (
+        SELECT judged.*, row_number() OVER (
+            PARTITION BY candidate_id, problem_version, environment_id
+            ORDER BY confirmed OR quarantined OR status <> 'PASSED' DESC, id DESC
+        ) AS precedence
+        FROM judged
+        WHERE control = 0 AND (
+            quarantined
+            OR (status = 'PASSED' AND latency_ms IS NOT NULL)
+            OR status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'INCORRECT_NUMERICAL', 'REWARD_HACK', 'QUARANTINED')
+        )
+    ) WHERE precedence = 1;
+
+CREATE VIEW leaderboard AS
+    SELECT ruling.problem AS problem, ruling.environment_id AS environment_id, speedups.baseline AS baseline,
+        row_number() OVER (
+            PARTITION BY ruling.problem, ruling.backend, ruling.environment_id, speedups.baseline
+            -- confirmations first: the best of many search timings is too good to be true
+            ORDER BY ruling.confirmed DESC, speedups.low DESC, ruling.id
+        ) AS rank,
+        speedups.median AS median, speedups.low AS low, speedups.high AS high, speedups.faster AS faster,
+        ruling.latency_ms AS latency_ms, ruling.latency_low_ms AS latency_low_ms,
+        ruling.latency_high_ms AS latency_high_ms, ruling.confirmed AS confirmed, ruling.stage AS stage,
+        ruling.candidate AS candidate, ruling.backend AS backend, ruling.author AS author,
+        ruling.id AS evaluation_id, ruling.run_id AS run_id, ruling.created_at AS created_at,
+        ruling.variant AS variant, ruling.inputs AS inputs
+    FROM ruling
+    JOIN current_problems ON current_problems.version = ruling.problem_version
+    JOIN speedups ON speedups.evaluation_id = ruling.id
+    WHERE ruling.status = 'PASSED' AND NOT ruling.quarantined;
+
+CREATE VIEW best_per_problem AS SELECT * FROM leaderboard WHERE rank = 1;
+
+CREATE VIEW failure_taxonomy AS
+    SELECT run_id, problem, backend, status, failed_stage,
+        count(*) AS evaluations, count(DISTINCT candidate_id) AS candidates
+    FROM judged WHERE status <> 'PASSED' AND control = 0
+    GROUP BY run_id, problem, backend, status, failed_stage;
+"""
+
+
+def m009_variants(db: Database) -> None:
+    """Which variant of its problem an evaluation timed, and its inputs in words; ranks by language as well."""
+    db.executescript(_VARIANTS)
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -492,6 +558,7 @@ STEPS = (
     m006_model_calls,
     m007_generators,
     m008_purposes,
+    m009_variants,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

@@ -58,9 +58,15 @@ class StoredEvaluation(Record):
 
 
 class BestRow(Record):
-    """The best candidate of one problem in one environment against one baseline."""
+    """The best candidate of one problem in one language and environment against one baseline.
+
+    ``variant`` is the number of the variant that was timed, ``inputs`` what a call was given, in words; empty in what
+    was recorded before these were kept.
+    """
 
     problem: str
+    variant: int
+    inputs: str
     environment: str
     baseline: str
     candidate: str

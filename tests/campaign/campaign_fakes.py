@@ -25,6 +25,7 @@ from kernelwright.records import (
     Speedup,
     Stage,
     Status,
+    TimedVariant,
     Timing,
     TimingSample,
     Verdict,
@@ -89,6 +90,7 @@ def make_evaluation(
     sandbox: tuple[str, ...] = LAYERS,
     profile: Profile | None = None,
     rivals: Mapping[str, float] | None = None,
+    variant: TimedVariant | None = None,
 ) -> Evaluation:
     """An evaluation as the referee would make it."""
     passed = status is Status.PASSED
@@ -123,6 +125,7 @@ def make_evaluation(
         ),
         timing=timing if timed else None,
         environment=ENVIRONMENT.id,
+        variant=variant,
         sandbox=sandbox,
         profile=profile,
         seconds={"build": 0.1},
@@ -152,7 +155,7 @@ class FakeReferee:
     faults: dict[str, list[KernelwrightError]] = field(default_factory=dict)  # by problem name, raised one by one
     point: Callable[[str], None] = no_point
     judged: list[tuple[str, str, bool]] = field(default_factory=list)
-    weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name
+    weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name, or id
     linted: list[str] = field(default_factory=list)
     archives: dict[str, tuple[InputGenerator, ...]] = field(default_factory=dict)  # by problem name, as opened last
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
@@ -227,9 +230,15 @@ class FakeSession:
             refused_by_confirmation=confirm and status is not Status.PASSED,
             profile=self.referee.profiles.get(word) if explain else None,
             rivals={rival.sha256: self._ratio(speedup, rival, confirm) for rival in rivals},
+            variant=self._variant(),
         )
         self.referee.point(f"judged {word} {confirm}")
         return evaluation
+
+    def _variant(self) -> TimedVariant:
+        constants = self.problem.meta.variants_for("cpu")[0]
+        shape = [value for value in constants.values() if isinstance(value, int)]
+        return TimedVariant(number=self.problem.variant, constants=constants, inputs=(f"x float32{shape}",))
 
     def _ratio(self, speedup: float, rival: Candidate, confirm: bool) -> float:
         """How much faster a candidate of that speedup is than a rival."""
@@ -249,7 +258,7 @@ class FakeSession:
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         assert entry == LINT_ENTRY, "the scripted coder captures nothing"
         self.referee.linted.append(self.problem.name)
-        found = self.referee.weaknesses.get(self.problem.name, ())
+        found = self.referee.weaknesses.get(self.problem.id, self.referee.weaknesses.get(self.problem.name, ()))
         if isinstance(found, KernelwrightError):
             raise found
         return {"findings": [{"rule": rule, "severity": "warning", "message": f"{rule}!"} for rule in found]}

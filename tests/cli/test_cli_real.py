@@ -316,3 +316,61 @@ def test_an_archive_is_made_shown_and_used(place):
     verdict = result(place, "optimize", "scaled.py", "--rounds", "1")
     shown = result(place, "kernels", "show", verdict["problems"][0]["candidate"])
     assert {entry["verdict"]["correctness"]["archive"] for entry in shown["evaluations"]} >= {made["archive"]}
+
+
+FUSED = HALF_DONE.replace(
+    "void scale(const float* x, float* y, int64_t n) {\n  for (int64_t i = 0; i < n / 2; i++) y[i] = 2.0f * x[i];",
+    "void scale(const float* x, const float* shift, float* y, int64_t rows, int64_t n) {\n"
+    "  for (int64_t r = 0; r < rows; r++, x += n, y += n)\n"
+    "    for (int64_t c = 0; c < n; c++) {\n"
+    "      const float v = x[c] * 2.0f + shift[c];\n"
+    "      y[c] = (v > 0 ? v : 0) * 0.5f;\n"
+    "    }",
+).replace(
+    "y = torch.zeros_like(x)\n        lib.scale(x, y, x.numel())",
+    "y = torch.empty_like(x)\n        lib.scale(x, self.shift, y, x.shape[0], x.shape[1])",
+)
+
+
+@needs_tools
+def test_another_variant_is_timed_and_all_are_checked(place):
+    (place / "fused.py").write_text(FUSED)
+    verdict = result(place, "evaluate", "fused.py", "--problem", "scaled.py", "--variant", "ROWS=3")
+    assert (verdict["problem"], verdict["stage"]) == ("file/scaled@1", "timed")
+    assert verdict["variant"] == {"number": 1, "constants": {"ROWS": 3, "COLUMNS": 7}, "inputs": ["x float32[3, 7]"]}
+    assert verdict["correctness"]["variants"] == 2
+    rows = result(place, "kernels", "best", "scaled.py@1")["kernels"]
+    assert [(row["candidate"], row["variant"], row["inputs"]) for row in rows] == [
+        (verdict["candidate"], 1, "x float32[3, 7]")
+    ]
+
+
+@pytest.mark.untimed
+@needs_tools
+def test_a_file_of_kernels_for_several_shapes_works_without_kernelwright(place):
+    sources = [FUSED, FUSED.replace("scale(", "scale_it(")]
+    names = []
+    for number, source in enumerate(sources):
+        (place / f"fused{number}.py").write_text(source)
+        words = ("--no-time", "--variant", str(number), "--store", "shapes.db")
+        verdict = result(place, "evaluate", f"fused{number}.py", "--problem", "scaled.py", *words)
+        assert verdict["variant"]["number"] == number
+        names.append(verdict["candidate"][:12])
+    made = result(place, "kernels", "export", *names, "--dispatch", "-o", "dispatched.py", "--store", "shapes.db")
+    assert [route["candidate"][:12] for route in made["routes"]] == names
+    code = (
+        f"import sys; sys.path.insert(0, {str(place)!r})\n"
+        "import torch, dispatched as d\n"
+        "for shape in ((64, 96), (3, 7), (5, 96)):\n"
+        "    model, x = d.Model(shape[1]).eval(), torch.randn(shape)\n"
+        "    with torch.no_grad():\n"
+        "        print(model.kernel_for(x) or 'reference')\n"
+        "        torch.testing.assert_close(model(x), torch.relu(x * 2 + model.shift) * 0.5)\n"
+        "assert not any(name.split('.')[0] == 'kernelwright' for name in sys.modules)\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(place / "xdg")}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, env=environment, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [*names, "reference"]
