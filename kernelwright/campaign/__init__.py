@@ -18,13 +18,13 @@ from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchVie
 from kernelwright.campaign._variants import EVERY, at_variant, at_variants, device_class_of
 
 __all__ = [
+    "EVERY",
     "ArchiveMade",
     "ArmRow",
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
     "DispatchMade",
-    "EVERY",
     "Elite",
     "Estimate",
     "IslandView",
