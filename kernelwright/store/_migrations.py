@@ -483,6 +483,11 @@ def m008_purposes(db: Database) -> None:
     db.execute("ALTER TABLE evaluations ADD COLUMN action_json TEXT NOT NULL DEFAULT '{}'")
 
 
+def m009_insights(db: Database) -> None:
+    """What a Judge found out beside its advice."""
+    db.execute("ALTER TABLE notes ADD COLUMN insights_json TEXT NOT NULL DEFAULT '[]'")
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -492,6 +497,7 @@ STEPS = (
     m006_model_calls,
     m007_generators,
     m008_purposes,
+    m009_insights,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)
