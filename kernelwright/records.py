@@ -452,6 +452,7 @@ class Evaluation(Record):
 
 InsightType = Literal["bottleneck", "pitfall", "opportunity"]
 Severity = Literal["low", "medium", "high"]
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")  # the worst first
 
 
 class Insight(Record):

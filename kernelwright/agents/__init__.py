@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.agents._duplicates import find_twin, program_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
+from kernelwright.agents._memory import Memory, NoMemory
 from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._nodes import (
@@ -45,6 +46,13 @@ from kernelwright.agents._roles import (
     best_attempt,
 )
 from kernelwright.agents._roofline import Peaks, Placement, place
+from kernelwright.agents._scratchpad import (
+    MOST_CHARACTERS,
+    ModelScratchpad,
+    OfflineScratchpad,
+    Scratchpad,
+    insights_said,
+)
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import (
     EDITED_CHARACTERS,
@@ -69,6 +77,7 @@ from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier,
 
 __all__ = [
     "EDITED_CHARACTERS",
+    "MOST_CHARACTERS",
     "MOST_GENERATORS",
     "MUTATIONS",
     "RIVALS",
@@ -85,15 +94,19 @@ __all__ = [
     "Foresees",
     "Judge",
     "Ledger",
+    "Memory",
     "Mode",
     "ModelCoder",
     "ModelJudge",
     "ModelRole",
+    "ModelScratchpad",
     "ModelTester",
     "ModelTools",
     "Mutation",
+    "NoMemory",
     "OfflineCoder",
     "OfflineJudge",
+    "OfflineScratchpad",
     "OfflineTester",
     "OneAtATime",
     "OneLine",
@@ -105,6 +118,7 @@ __all__ = [
     "Purpose",
     "RoleFailed",
     "RoleRegistry",
+    "Scratchpad",
     "StepContext",
     "StepResult",
     "StepState",
@@ -125,6 +139,7 @@ __all__ = [
     "find_twin",
     "foretold",
     "initial_state",
+    "insights_said",
     "judge_from_spec",
     "judges",
     "mutate",

@@ -8,6 +8,7 @@ from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import verifier_record
 from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._memory import ProblemMemory, RunMemory, library_of
 from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
@@ -24,18 +25,21 @@ __all__ = [
     "Elite",
     "Estimate",
     "IslandView",
+    "ProblemMemory",
     "RankedKernel",
     "Recipe",
     "RefereeLike",
     "RoleEstimate",
     "RoundSummary",
     "RunLock",
+    "RunMemory",
     "RunResult",
     "SearchView",
     "Session",
     "estimate",
     "evaluate",
     "export_text",
+    "library_of",
     "load_drop_in",
     "load_recipe",
     "make_archive",

@@ -45,15 +45,21 @@ _CATEGORIES: Final = {
     "product": "mm mv dot outer baddbmm bilinear",
     "reduction": "sum mean max min amax amin prod var std all any median var_mean std_mean aminmax count_nonzero",
     "order": "topk unique kthvalue",
-    "pointwise": "add sub mul div pow neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square sin cos tan tanh "
-    "sinh cosh asin acos atan atan2 erf erfc sigmoid relu relu6 leaky_relu prelu gelu elu selu celu silu mish glu "
-    "hardtanh hardswish hardsigmoid softplus softsign logsigmoid tanhshrink softshrink hardshrink threshold clamp "
-    "clip minimum maximum where masked_fill dropout dropout1d dropout2d dropout3d alpha_dropout reciprocal sign floor ceil round trunc fmod remainder "
-    "lerp addcmul addcdiv logical_and logical_or logical_not bitwise_and bitwise_or eq ne lt le gt ge logaddexp "
-    "heaviside copysign nan_to_num rsub sgn frac",
-    "view": "view reshape permute transpose t flatten unflatten squeeze unsqueeze expand expand_as contiguous chunk split cat concat "
-    "stack repeat repeat_interleave roll flip narrow select slice unbind movedim swapaxes pad pixel_shuffle "
-    "pixel_unshuffle upsample interpolate tril triu diagonal unfold fold to type_as float half clone",
+    "pointwise": """
+        abs acos add addcdiv addcmul alpha_dropout asin atan atan2 bitwise_and bitwise_or ceil celu clamp
+        clip copysign cos cosh div dropout dropout1d dropout2d dropout3d elu eq erf erfc exp exp2 expm1
+        floor fmod frac ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh heaviside le leaky_relu
+        lerp log log10 log1p log2 logaddexp logical_and logical_not logical_or logsigmoid lt masked_fill
+        maximum minimum mish mul nan_to_num ne neg pow prelu reciprocal relu relu6 remainder round rsqrt
+        rsub selu sgn sigmoid sign silu sin sinh softplus softshrink softsign sqrt square sub tan tanh
+        tanhshrink threshold trunc where
+    """,
+    "view": """
+        cat chunk clone concat contiguous diagonal expand expand_as flatten flip float fold half interpolate
+        movedim narrow pad permute pixel_shuffle pixel_unshuffle repeat repeat_interleave reshape roll
+        select slice split squeeze stack swapaxes t to transpose tril triu type_as unbind unflatten unfold
+        unsqueeze upsample view
+    """,
 }
 _CATEGORY_OF: Final = {name: category for category, names in _CATEGORIES.items() for name in names.split()}
 _BINARY: Final[Mapping[type[ast.operator], str]] = {
@@ -108,7 +114,7 @@ def operators_of(source: str) -> Mapping[str, int]:
 
 def _imported(tree: ast.Module) -> dict[str, str]:
     """What names of a file stand for, as far as they are torch's."""
-    names = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.asname or alias.name.partition(".")[0]: _bound(alias) for alias in node.names}

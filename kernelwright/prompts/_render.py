@@ -97,13 +97,14 @@ def render(name: str, **data: Any) -> Prompt:
         data: ``schema_text`` (the JSON schema of the reply, ours), ``task`` (:class:`Task`); all but the tester need
             ``device`` (:class:`DeviceFacts`); repair, improve, edit, simplify, transfer, both judges and the verifier a
             ``kernel`` (:class:`KernelView`, judged, but for the verifier), cross two ``parents``, transfer ``moves``
-            (measured elsewhere, a line each; with ``diff``, what was changed there). Coders and judges take ``history`` (:class:`Move`, oldest first)
-            with ``history_limit``; coders an ``exemplar``, the ``advice`` (:class:`~kernelwright.records.Advice`),
-            ``failures`` (why earlier answers led to no verdict, a line each) and ``inspirations`` (judged kernels for
-            the same task; with ``contrast`` their speeds are to be compared), ``insights`` of Judges (a line each) and
-            the ``scratchpad``, what was learned so far; new, improve and edit also ``paid`` (moves that paid elsewhere, a
-            line each). The scratchpad takes the same of these, and ``most_characters``; the tester ``known`` (descriptions of
-            generators, one a line) and ``survivors`` (wrong kernels that passed so far).
+            (measured elsewhere, a line each; with ``diff``, what was changed there). Coders and judges take ``history``
+            (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar``, the ``advice``
+            (:class:`~kernelwright.records.Advice`), ``failures`` (why earlier answers led to no verdict, a line each),
+            ``inspirations`` (judged kernels for the same task; with ``contrast`` their speeds are to be compared),
+            ``insights`` of Judges (a line each) and the ``scratchpad``, what was learned so far; new, improve and edit
+            also ``paid`` (moves that paid elsewhere, a line each). The scratchpad takes history, failures, insights and
+            its predecessor, and ``most_characters``; the tester ``known`` (descriptions of generators, one a line) and
+            ``survivors`` (wrong kernels that passed so far).
 
     Raises:
         UsageError: there is no such prompt.

@@ -45,14 +45,12 @@ class Memory(Evaluations):
         return [_tried(row) for row in rows]
 
     def insights(self, *, before_run: str | None = None, backend: str | None = None) -> list[StoredInsight]:
-        """What Judges found out, in the order in which they said it; the arguments are those of :meth:`tried`.
-
-        A note is as old as the evaluation that it is about is, and at least as old as a run that began afterwards.
-        """
+        """What Judges found out, in the order in which they said it; the arguments are those of :meth:`tried`."""
         rows = self._connection.rows(
-            "SELECT notes.id AS note_id, notes.run_id, candidates.problem, candidates.backend, "
-            "environments.device_class, coalesce(json_extract(verdict_json, '$.profile.bound'), 'unknown') AS bound, "
-            f"notes.insights_json {_JUDGED} JOIN notes ON notes.evaluation_id = evaluations.id {_IN_FORCE} "
+            "SELECT notes.id AS note_id, notes.run_id, candidates.problem, evaluations.problem_version AS version, "
+            "candidates.backend, environments.device_class, "
+            "coalesce(json_extract(verdict_json, '$.profile.bound'), 'unknown') AS bound, notes.insights_json "
+            f"{_JUDGED} JOIN notes ON notes.evaluation_id = evaluations.id {_IN_FORCE} "
             "AND notes.insights_json <> '[]' AND (:run IS NULL OR (notes.id < :run AND notes.run_id IS NOT :run)) "
             "ORDER BY notes.number",
             {"run": before_run, "backend": backend},

@@ -97,6 +97,7 @@ class StoredInsight(Record):
     note_id: str
     run_id: str | None
     problem: str
+    version: str
     backend: Backend
     device_class: DeviceClass
     bound: str
