@@ -145,7 +145,7 @@ class StoreLedger:
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         """Append a Judge's advice, unless a process that was killed did so already."""
         earlier = self._store.notes(candidate=candidate.sha256, run_id=self._run_id)
-        if not any(note.evaluation_id == evaluation_id and note.role == role for note in earlier):
+        if not any((note.evaluation_id, note.role, note.step) == (evaluation_id, role, step) for note in earlier):
             self._store.add_note(candidate.sha256, evaluation_id, role, advice, self._run_id, step)
 
     def _find(self, candidate: Candidate, *, confirmed: bool, purpose: Purpose | None = None) -> str | None:

@@ -142,8 +142,7 @@ class ProblemMemory:
         return tuple(_said_line(one) for one in _ranked([*ours, *others])[: self._most_insights])
 
     def _elsewhere(self, bound: str, tags: set[str]) -> list[_Said]:
-        """What was found out on other problems that are like this one, and about kernels limited by the same or a subject
-        that came up here."""
+        """What was found out on problems like this one, of kernels limited by the same, or of what came up here."""
         found = []
         for one, operators in self._run.insights():
             same = one.insight.tag in tags or (one.bound == bound and bound != "unknown")
