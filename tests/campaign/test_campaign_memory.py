@@ -340,12 +340,12 @@ class Referee(FakeReferee):
         yield Session(self, problem, no_point)
 
 
-def offline(tmp_path, store, name, source, operators, rounds, **settings):
+def offline(tmp_path, store, name, source, operators, rounds, *, tell=lambda event: None, **settings):
     recipe = tmp_path / f"{operators.partition(' ')[0]}.toml"
     recipe.write_text(TRANSFER.format(operators=operators))
     places = {"store": tmp_path / "store.db", "cache_dir": tmp_path / "cache"}
     made = Settings(rounds=rounds, recipe=str(recipe), speed_of_light=None, **places, **settings)
-    return Campaign(made, store, open_referee=lambda _: Referee(Speeds())).run([make_problem(name, source)])
+    return Campaign(made, store, open_referee=lambda _: Referee(Speeds()), tell=tell).run([make_problem(name, source)])
 
 
 def mode_of(evaluation) -> str:
@@ -371,6 +371,35 @@ def test_an_offline_run_transfers_what_an_earlier_one_measured(tmp_path, store, 
     assert len(set(ids)) == len(ids), "each move is tried once"
     merged = next(move for move in library_of(store).moves if move.id == best.id)
     assert {place.problem for place in merged.places} == {"test/level1/first", "test/level1/second"}
+
+
+def facts_of(store, run_id):
+    return [(e.candidate.source, e.purpose, e.action) for e in store.evaluations(run_id=run_id)]
+
+
+def test_a_resumed_run_decides_as_it_would_have_whatever_was_measured_meanwhile(tmp_path, toy):
+    outcomes = []
+    for name in ("whole", "stopped"):
+        folder = tmp_path / name
+        folder.mkdir()
+        with Store.open(folder / "store.db") as store:
+            offline(folder, store, "first", SOFTMAX, "improve = 1", 8)
+            seen = []
+
+            def tell(event, store=store, seen=seen, name=name):
+                seen.append(event.kind)
+                if name == "stopped" and seen.count("judged") == 2:
+                    store.set_run_status(store.runs()[0].id, "paused")
+
+            second = offline(folder, store, "second", LOG_SOFTMAX, "transfer = 1", 5, tell=tell)
+            if name == "stopped":
+                assert second.status == "paused"
+                offline(folder, store, "third", LOG_SOFTMAX, "improve = 1", 8)
+                campaign = Campaign(Settings(), store, open_referee=lambda _: Referee(Speeds()))
+                assert campaign.resume(second.run_id).status == "finished"
+            outcomes.append(facts_of(store, second.run_id))
+    assert outcomes[0] == outcomes[1]
+    assert any("move" in action.get("assignment", {}) for _, _, action in outcomes[0])
 
 
 def test_an_offline_run_has_nothing_to_transfer_in_an_empty_store(tmp_path, store, toy):
