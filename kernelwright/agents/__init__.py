@@ -51,7 +51,6 @@ from kernelwright.agents._scratchpad import (
     ModelScratchpad,
     OfflineScratchpad,
     Scratchpad,
-    insights_said,
 )
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import (
@@ -139,7 +138,6 @@ __all__ = [
     "find_twin",
     "foretold",
     "initial_state",
-    "insights_said",
     "judge_from_spec",
     "judges",
     "mutate",

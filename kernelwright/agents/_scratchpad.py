@@ -13,6 +13,7 @@ from kernelwright.records import SEVERITIES
 
 MOST_CHARACTERS = 1500
 _MOVES_READ = 32  # measured moves that whoever sums up is shown
+_INSIGHTS_READ = 12
 _CHANGES_TOLD = 5  # of each kind, by the rules
 
 
@@ -44,7 +45,7 @@ class ModelScratchpad(ModelRole):
                 "history": history_of(context),
                 "history_limit": _MOVES_READ,
                 "failures": context.failures,
-                "insights": insights_said(context.attempts),
+                "insights": _insights(context.attempts),
                 "scratchpad": context.scratchpad,
                 "most_characters": MOST_CHARACTERS,
             },
@@ -74,12 +75,12 @@ class OfflineScratchpad:
         return _cut("\n".join(line for line in lines if line))
 
 
-def insights_said(attempts: Sequence[Attempt]) -> tuple[str, ...]:
+def _insights(attempts: Sequence[Attempt]) -> tuple[str, ...]:
     """What Judges found out on a problem in a run, the most severe first and of equals the newest, each once."""
     said = [insight for attempt in attempts if attempt.advice for insight in attempt.advice.insights]
     newest = list(dict.fromkeys(reversed(said)))
     ranked = sorted(newest, key=lambda one: SEVERITIES.index(one.severity))
-    return tuple(f"{one.severity} {one.type} [{one.tag}]: {one.text}" for one in ranked)
+    return tuple(f"{one.severity} {one.type} [{one.tag}]: {one.text}" for one in ranked[:_INSIGHTS_READ])
 
 
 def _best(context: StepContext) -> str:

@@ -46,6 +46,7 @@ class RunMemory:
         self._run_id = run_id
         self._backend = backend
         self._device_class = device_class
+        self._diffs: dict[str, str] = {}
         self._lock = threading.Lock()  # problems are worked on side by side
 
     def of(self, problem: Problem) -> ProblemMemory:
@@ -63,6 +64,11 @@ class RunMemory:
 
     def diff(self, move: MeasuredMove) -> str:
         """What was changed where a move gained most, as a unified difference cut to a length."""
+        if move.id not in self._diffs:
+            self._diffs[move.id] = self._diff(move)
+        return self._diffs[move.id]
+
+    def _diff(self, move: MeasuredMove) -> str:
         place = move.best_place
         before, after = (self._store.candidate(sha256, problem=place.problem).source for sha256 in place.kernels)
         lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)

@@ -304,7 +304,8 @@ class ProblemJob:
             advice = state["attempts"][-1]["advice"] or {}
             self._emit("advised", round=state["round"], **advice)
         elif node == "summarise" and state["scratchpad"]:
-            self._emit("note", text=f"noted after round {state['round']}: {state['scratchpad']}")
+            said = "".join(c if c.isprintable() else " " for c in " ".join(state["scratchpad"].split()))
+            self._emit("note", text=f"noted after round {state['round']}: {said}")
 
     def _passed_over(self, state: StepState) -> bool:
         """Whether the last thing that the judging node did was to leave a candidate alone, which is told once."""
