@@ -224,6 +224,15 @@ class Settings(BaseModel):
     history: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         16, description="measured moves that a prompt shows at most: the best ones and the latest; 0 for none"
     )
+    moves_shown: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+        0, description="moves measured on similar problems that a prompt shows at most; 0 for none"
+    )
+    insights_shown: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+        0, description="findings of Judges, here and on similar problems, that a prompt shows at most; 0 for none"
+    )
+    scratchpad_every: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+        0, description="rounds after which what was learned on a problem is summed up for prompts; 0 for never"
+    )
     search_seed: Annotated[int, BeforeValidator(_number)] = Field(
         0, description="what the draws of an evolutionary search follow from, besides the verdicts"
     )

@@ -521,8 +521,22 @@ class Evaluation(Record):
 # --------------------------------------------------------------------------------------------------- agents and runs
 
 
+InsightType = Literal["bottleneck", "pitfall", "opportunity"]
+Severity = Literal["low", "medium", "high"]
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")  # the worst first
+
+
+class Insight(Record):
+    """Something that a Judge found out and that holds beyond one kernel; ``text`` is quoted as data where shown."""
+
+    type: InsightType
+    tag: str  # a short slug: what it is about
+    severity: Severity
+    text: str
+
+
 class Advice(Record):
-    """One structured piece of advice from a Judge: exactly one bottleneck, one method, one plan."""
+    """One structured piece of advice from a Judge: exactly one bottleneck, one method, one plan; and what it found."""
 
     mode: Literal["repair", "optimise", "stop"]
     bottleneck: str
@@ -530,6 +544,7 @@ class Advice(Record):
     plan: str
     action: dict[str, Any] = {}  # for the offline Coder, for example {"knob": "UNROLL", "value": 4}
     expected: str = ""
+    insights: tuple[Insight, ...] = ()
 
 
 class LLMCall(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.agents._duplicates import find_twin, program_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
+from kernelwright.agents._memory import Memory, NoMemory
 from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._nodes import (
@@ -45,6 +46,12 @@ from kernelwright.agents._roles import (
     best_attempt,
 )
 from kernelwright.agents._roofline import Peaks, Placement, place
+from kernelwright.agents._scratchpad import (
+    MOST_CHARACTERS,
+    ModelScratchpad,
+    OfflineScratchpad,
+    Scratchpad,
+)
 from kernelwright.agents._static_rank import describe_static, static_score
 from kernelwright.agents._strategy import (
     EDITED_CHARACTERS,
@@ -69,6 +76,7 @@ from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier,
 
 __all__ = [
     "EDITED_CHARACTERS",
+    "MOST_CHARACTERS",
     "MOST_GENERATORS",
     "MUTATIONS",
     "RIVALS",
@@ -85,15 +93,19 @@ __all__ = [
     "Foresees",
     "Judge",
     "Ledger",
+    "Memory",
     "Mode",
     "ModelCoder",
     "ModelJudge",
     "ModelRole",
+    "ModelScratchpad",
     "ModelTester",
     "ModelTools",
     "Mutation",
+    "NoMemory",
     "OfflineCoder",
     "OfflineJudge",
+    "OfflineScratchpad",
     "OfflineTester",
     "OneAtATime",
     "OneLine",
@@ -105,6 +117,7 @@ __all__ = [
     "Purpose",
     "RoleFailed",
     "RoleRegistry",
+    "Scratchpad",
     "StepContext",
     "StepResult",
     "StepState",

@@ -1,4 +1,7 @@
-"""The step as a LangGraph StateGraph: propose, judge, advise, decide, checkpointed in an SQLite file of its own."""
+"""The step as a LangGraph StateGraph: propose, judge, advise, decide, checkpointed in an SQLite file of its own.
+
+Every so often, what was learned is summed up before the next round.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ NODES: dict[str, NodeFunction] = {
     "again": _nodes.judge_again,
     "advise": _nodes.advise,
     "decide": _nodes.decide,
+    "summarise": _nodes.summarise,
 }
 
 
@@ -86,7 +90,8 @@ def build_step(
     for node in ("judge", "again"):
         graph.add_conditional_edges(node, after_judge, ["judge", "again", "advise", "decide"])
     graph.add_edge("advise", "decide")
-    graph.add_conditional_edges("decide", _after_decide(tools, END), ["propose", END])
+    graph.add_conditional_edges("decide", _after_decide(tools, END), ["propose", "summarise", END])
+    graph.add_conditional_edges("summarise", _coders(tools), ["propose"])
     return graph.compile(checkpointer=checkpointer)
 
 
@@ -147,7 +152,13 @@ def _after_judge(tools: StepTools) -> Callable[[StepState], Any]:
 
 def _after_decide(tools: StepTools, end: str) -> Callable[[StepState], Any]:
     coders = _coders(tools)
-    return lambda state: end if state["stop"] else coders(state)
+
+    def route(state: StepState) -> Any:
+        if state["stop"]:
+            return end
+        return "summarise" if _nodes.wants_notes(tools, state) else coders(state)
+
+    return route
 
 
 def thread_config(run_id: str, problem_id: str, rounds: int, samples: int) -> RunnableConfig:

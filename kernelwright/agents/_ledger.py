@@ -65,6 +65,14 @@ class Ledger(Protocol):
         """Keep that a candidate was found to be one that was judged; keeping the same again changes nothing."""
         ...
 
+    def scratchpad(self, step: int) -> str | None:
+        """The notes that were made of this problem before a round of this run; None where none were."""
+        ...
+
+    def add_scratchpad(self, step: int, author: str, text: str) -> None:
+        """Keep notes on this problem."""
+        ...
+
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         """Append a Judge's advice."""
         ...

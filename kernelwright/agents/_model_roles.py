@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pydantic import BaseModel
 
+from kernelwright.agents._memory import Memory, NoMemory
 from kernelwright.agents._replies import (
     EditReply,
     KernelReply,
+    Notes,
     OptimiseAdvice,
     Prediction,
     ProposedGenerators,
     RepairAdvice,
     apply_edits,
     ask,
+    insights_of,
     schema_of,
     unfenced,
 )
@@ -28,6 +31,7 @@ from kernelwright.prompts import DeviceFacts, KernelView, Move, Task, exemplar_f
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
 _ASKED_AS: Mapping[str, str] = {"tune": "improve"}  # a model sets constants as it changes anything else
+_SHOWS_MOVES = frozenset({"new", "improve", "edit"})
 REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-new": KernelReply,
     "coder-repair": KernelReply,
@@ -38,6 +42,7 @@ REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-transfer": KernelReply,
     "judge-repair": RepairAdvice,
     "judge-optimise": OptimiseAdvice,
+    "scratchpad": Notes,
     "tester": ProposedGenerators,
     "verifier": Prediction,
 }
@@ -49,7 +54,7 @@ class ModelTools:
     """What a model's role works with on one problem of one run.
 
     ``device`` is asked for when the first prompt is made: finding out takes a moment. A prompt shows at most
-    ``history`` moves.
+    ``history`` moves. ``memory``: what it may know of other problems and earlier runs.
     """
 
     client: ModelClient
@@ -59,6 +64,7 @@ class ModelTools:
     max_output_tokens: int
     history: int = 16
     on_text: Callable[[str, int], None] = lambda role, characters: None
+    memory: Memory = field(default_factory=NoMemory)
 
 
 class ModelRole:
@@ -95,7 +101,7 @@ class ModelRole:
     ) -> Any:
         tools = self.tools
         reply = REPLIES[prompt]
-        if "history" in data:
+        if "history" in data and "history_limit" not in data:
             data = {**data, "history": data["history"] if tools.history else (), "history_limit": tools.history}
         known = {**tools.task.baselines, **baselines_of(context)}
         made = render(
@@ -176,7 +182,7 @@ class ModelCoder(ModelRole):
                 "failures": context.failures,
                 "inspirations": inspirations_of(context),
                 "contrast": assignment.contrast,
-                **({"moves": (str(assignment.move.get("told") or ""),)} if assignment.mode == "transfer" else {}),
+                **self._remembered(context),
             },
             sample=assignment.sample,
             also=(KernelReply,) if edits else (EditReply,) if parents else (),
@@ -190,6 +196,16 @@ class ModelCoder(ModelRole):
             "call": asked.call_id,
         }
         return Proposal(candidate_of(source, asked.value.plan, asked.prompt_sha256), asked.value.plan, action)
+
+    def _remembered(self, context: StepContext) -> dict[str, Any]:
+        """What is shown of other problems, of earlier runs, and of the notes on this one."""
+        memory, asked = self.tools.memory, context.assignment
+        shown: dict[str, Any] = {"insights": memory.insights(context), "scratchpad": context.scratchpad}
+        if _ASKED_AS.get(asked.mode, asked.mode) in _SHOWS_MOVES:
+            shown["paid"] = memory.paid(context)
+        if asked.mode == "transfer":
+            shown |= {"moves": (str(asked.move.get("told") or ""),), "diff": str(asked.move.get("diff") or "")}
+        return shown
 
 
 class ModelJudge(ModelRole):
@@ -213,9 +229,16 @@ class ModelJudge(ModelRole):
                 method=found.method,
                 plan=found.plan,
                 expected=found.expected_effect,
+                insights=insights_of(found.insights),
             )
         found = self._ask(context, "judge-repair", shown).value
-        return Advice(mode="repair", bottleneck=found.critical_issue, method=found.why, plan=found.minimal_fix)
+        return Advice(
+            mode="repair",
+            bottleneck=found.critical_issue,
+            method=found.why,
+            plan=found.minimal_fix,
+            insights=insights_of(found.insights),
+        )
 
 
 def reply_schemas() -> dict[str, dict[str, Any]]:

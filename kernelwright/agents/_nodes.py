@@ -25,6 +25,7 @@ from kernelwright.agents._roles import (
     StepContext,
     Workbench,
 )
+from kernelwright.agents._scratchpad import Scratchpad
 from kernelwright.agents._strategy import OneAtATime, Strategy
 from kernelwright.agents._verifier import Forecast, Verifier, passes_over, track_record
 from kernelwright.errors import KernelwrightError
@@ -33,6 +34,7 @@ from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall
 FAILED_ROUNDS = 3  # in a row, without a single candidate, after which a problem is given up
 
 
+_NO_CODERS_FAULT = ("judge", "scratchpad")
 RIVALS = "rivals"  # the part of a recorded action that names whom a candidate was to be timed beside
 
 
@@ -80,7 +82,7 @@ def gather(
 
 
 class StepState(TypedDict):
-    """The graph's state. ``stop`` says why the loop ended; empty while it runs."""
+    """The graph's state. ``scratchpad`` has the latest notes. ``stop`` says why the loop ended; empty while it runs."""
 
     run_id: str
     problem_id: str
@@ -90,6 +92,7 @@ class StepState(TypedDict):
     proposals: Annotated[list[ProposalState], gather]
     failures: list[FailureState]
     duplicates: list[dict[str, Any]]
+    scratchpad: str
     stop: str
 
 
@@ -115,7 +118,8 @@ class StepTools:
     begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
     ``finished`` is asked after every round: a reason ends the problem's loop for good. ``verifier`` is asked about
     every candidate before it is judged; None where there is none. ``machine_code`` builds a candidate and gives the
-    fingerprint of what came of it, empty where there is none; None where only texts are compared.
+    fingerprint of what came of it, empty where there is none; None where only texts are compared. ``scratchpad`` sums
+    up what was learned after every ``scratchpad_every`` rounds; 0 for never.
     """
 
     problem: Problem
@@ -132,6 +136,8 @@ class StepTools:
     finished: Callable[[StepContext], str] = lambda context: ""
     verifier: Verifier | None = None
     machine_code: Callable[[Candidate], str] | None = None
+    scratchpad: Scratchpad | None = None
+    scratchpad_every: int = 0
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
@@ -145,6 +151,7 @@ def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
         proposals=[],
         failures=[],
         duplicates=[],
+        scratchpad="",
         stop="",
     )
 
@@ -162,6 +169,7 @@ def context_of(tools: StepTools, state: StepState, assignment: Assignment | None
         assignment=assignment or Assignment(),
         failures=_failures_since_a_verdict(state),
         duplicates=tuple(Duplicate.model_validate(known) for known in state.get("duplicates", ())),
+        scratchpad=state.get("scratchpad", ""),
     )
 
 
@@ -171,7 +179,7 @@ def _failures_since_a_verdict(state: StepState) -> tuple[str, ...]:
     return tuple(
         f"round {failure['round'] + 1}: {failure['reason']}"
         for failure in state["failures"]
-        if failure["role"] != "judge" and failure["round"] >= judged
+        if failure["role"] not in _NO_CODERS_FAULT and failure["round"] >= judged
     )
 
 
@@ -405,6 +413,26 @@ def advise(tools: StepTools, state: StepState) -> dict[str, Any]:
     *earlier, entry = state["attempts"]
     advised = AttemptState(**{**entry, "advice": advice.model_dump(mode="json"), "focus": focus.candidate.sha256})
     return {"attempts": [*earlier, advised]}
+
+
+def wants_notes(tools: StepTools, state: StepState) -> bool:
+    """Whether what was learned is to be summed up before the next round."""
+    every = tools.scratchpad_every if tools.scratchpad is not None else 0
+    return bool(every and state["round"] % every == 0 and state["attempts"])
+
+
+def summarise(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Have what was learned summed up, unless that was done before this round already; else earlier notes stand."""
+    if tools.scratchpad is None:
+        return {}
+    notes = tools.ledger.scratchpad(state["round"])
+    if notes is None:
+        try:
+            notes = tools.scratchpad.summarise(context_of(tools, state))
+        except RoleFailed as failed:
+            return {"failures": [*state["failures"], _failure(state, "scratchpad", failed.message)]}
+        tools.ledger.add_scratchpad(state["round"], tools.scratchpad.name, notes)
+    return {"scratchpad": notes}
 
 
 def decide(tools: StepTools, state: StepState) -> dict[str, Any]:

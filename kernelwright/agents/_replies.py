@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelwright.agents._roles import RoleFailed
 from kernelwright.agents.llm import Message, ModelClient, ModelFault, Place, Request
-from kernelwright.records import PatternKind
+from kernelwright.records import SEVERITIES, Insight, InsightType, PatternKind, Severity
 from kernelwright.records import Place as RowPlace
 
 T = TypeVar("T")
@@ -22,7 +22,10 @@ _LONGEST_REASON = 300
 
 
 class ReplyModel(BaseModel):
-    """Base of what models answer: closed, and every field required, as structured outputs want it."""
+    """Base of what models answer: closed, and every field asked for, as structured outputs want it.
+
+    A field with a default is one that recordings of earlier versions have not.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,12 +53,30 @@ class EditReply(ReplyModel):
     edits: list[Edit] = Field(description="replacements, made one after the other")
 
 
+class FoundInsight(ReplyModel):
+    """Something found out that holds beyond this one kernel."""
+
+    type: InsightType = Field(
+        description="bottleneck: what limits kernels for this task. pitfall: what breaks them or makes them slow. "
+        "opportunity: what nobody has used yet"
+    )
+    tag: str = Field(description="what it is about, as a short slug such as memory-traffic or vector-width")
+    severity: Severity = Field(description="how much time hangs on it, or how many kernels would fail for it")
+    text: str = Field(description="the finding, with the figure that shows it; at most 30 words")
+
+
+_INSIGHTS = Field(
+    default=(), description="at most three things worth knowing for later kernels of such tasks; empty for none"
+)
+
+
 class RepairAdvice(ReplyModel):
     """What is wrong with a kernel that failed."""
 
     critical_issue: str = Field(description="the one fault that made it fail, in at most 20 words")
     why: str = Field(description="how the evidence shows it, in at most 40 words")
     minimal_fix: str = Field(description="the smallest change that mends it, in at most 40 words")
+    insights: tuple[FoundInsight, ...] = _INSIGHTS
 
 
 class OptimiseAdvice(ReplyModel):
@@ -67,6 +88,13 @@ class OptimiseAdvice(ReplyModel):
     method: str = Field(description="one optimisation method, named")
     plan: str = Field(description="how to apply it to this kernel, in at most 60 words")
     expected_effect: str = Field(description="what it should bring, as a ratio, and why; at most 30 words")
+    insights: tuple[FoundInsight, ...] = _INSIGHTS
+
+
+class Notes(ReplyModel):
+    """What was learned on a problem so far."""
+
+    notes: str = Field(description="the notes as plain text, shorter than the limit given")
 
 
 class Prediction(ReplyModel):
@@ -186,7 +214,32 @@ def schema_of(reply: type[BaseModel]) -> dict[str, Any]:
 
 @functools.cache
 def _schema_text(reply: type[BaseModel]) -> str:
-    return json.dumps(reply.model_json_schema())
+    schema = reply.model_json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        part["required"] = list(part["properties"])
+        for field in part["properties"].values():
+            field.pop("default", None)
+    return json.dumps(schema)
+
+
+_MOST_INSIGHTS = 3
+_LONGEST_INSIGHT = 300
+_LONGEST_TAG = 40
+
+
+def insights_of(found: Sequence[FoundInsight]) -> tuple[Insight, ...]:
+    """What a reply says beside its advice, within bounds: the most severe ones, cut where they are too long."""
+    ranked = sorted(found, key=lambda one: SEVERITIES.index(one.severity))
+    return tuple(
+        Insight(
+            type=one.type,
+            tag=re.sub(r"[^a-z0-9]+", "-", one.tag.lower()).strip("-")[:_LONGEST_TAG] or "other",
+            severity=one.severity,
+            text=" ".join(one.text.split())[:_LONGEST_INSIGHT],
+        )
+        for one in ranked[:_MOST_INSIGHTS]
+        if one.text.strip()
+    )
 
 
 def _parsed(text: str, stop: str, adapter: TypeAdapter[Any], others: list[TypeAdapter[Any]]) -> tuple[Any, str]:

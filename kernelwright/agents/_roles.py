@@ -168,6 +168,7 @@ class StepContext:
     assignment: Assignment = field(default_factory=Assignment)
     failures: tuple[str, ...] = ()  # what kept candidates from being judged since the last one that was
     duplicates: tuple[Duplicate, ...] = ()
+    scratchpad: str = ""  # what was learned so far, where somebody keeps notes
 
     @property
     def tried(self) -> frozenset[str]:

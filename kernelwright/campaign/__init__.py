@@ -9,6 +9,7 @@ from kernelwright.campaign._dispatch import DispatchMade, make_dispatch
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import duplicates_of, verifier_record
 from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._memory import ProblemMemory, RunMemory, library_of
 from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
@@ -28,12 +29,14 @@ __all__ = [
     "Elite",
     "Estimate",
     "IslandView",
+    "ProblemMemory",
     "RankedKernel",
     "Recipe",
     "RefereeLike",
     "RoleEstimate",
     "RoundSummary",
     "RunLock",
+    "RunMemory",
     "RunResult",
     "SearchView",
     "Session",
@@ -44,6 +47,7 @@ __all__ = [
     "estimate",
     "evaluate",
     "export_text",
+    "library_of",
     "load_drop_in",
     "load_recipe",
     "make_archive",

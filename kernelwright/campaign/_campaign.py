@@ -11,6 +11,7 @@ from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoin
 from kernelwright.agents.llm import Limits, Models, absolute_spec, is_model
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._memory import RunMemory
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
 from kernelwright.campaign._recipes import load_recipe
 from kernelwright.campaign._referee import RefereeLike
@@ -224,7 +225,9 @@ class Campaign:
                 wait=lambda seconds: self._wait(watch, seconds),
                 note=lambda kind, data: self._store.event(run.id, kind, data),
             )
-            roles = RunRoles(run.config, run.settings, clients, run.referee, self._tell)
+            device_class = run.referee.environment_for(run.config.backend).device_class
+            memory = RunMemory(self._store, run.id, run.config.backend, device_class, run.settings)
+            roles = RunRoles(run.config, run.settings, clients, run.referee, self._tell, memory.of)
 
             def abort() -> None:
                 run.models.close()
@@ -252,6 +255,8 @@ class Campaign:
                             coder=roles.coder(problem),
                             judge=roles.judge(problem),
                             verifier=roles.verifier(problem),
+                            scratchpad=roles.scratchpad(problem),
+                            memory=memory.of(problem),
                             watch=watch,
                             lints=LintRecords(self._settings.cache_dir),
                             tell=self._tell,

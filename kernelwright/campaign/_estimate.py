@@ -16,6 +16,7 @@ CHARACTERS_A_TOKEN = 3.5
 KERNEL_TOKENS = 2500
 ADVICE_TOKENS = 250
 FORECAST_TOKENS = 100
+NOTES_TOKENS = 500
 EVIDENCE_TOKENS = 1200  # about a kernel that a prompt shows
 SECONDS_AN_EVALUATION = 12.0  # where the store knows none yet
 CONFIRMATIONS = 2  # of a problem's best candidates, each some three evaluations long
@@ -75,9 +76,20 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     if is_model(settings.verifier):
         tokens = int(evaluations * each)
         roles.append(_role("verifier", settings.verifier, evaluations, tokens, FORECAST_TOKENS, settings, prices))
+    notes = _scratchpads(problems, settings)
+    keeper = next((name for name in ("judge", "coder") if is_model(getattr(settings, name))), None)
+    if notes and keeper is not None:
+        spec = getattr(settings, keeper)
+        roles.append(_role("scratchpad", spec, notes, int(notes * each), NOTES_TOKENS, settings, prices))
     seconds = seconds_an_evaluation or SECONDS_AN_EVALUATION
     judged = evaluations + 3 * CONFIRMATIONS * len(problems)
     return Estimate(roles=tuple(roles), evaluations=evaluations, device_minutes=judged * seconds / 60)
+
+
+def _scratchpads(problems: Sequence[Problem], settings: Settings) -> int:
+    """How often what was learned is summed up: before a round after every so many."""
+    every = settings.scratchpad_every
+    return len(problems) * ((settings.rounds - 1) // every) if every else 0
 
 
 def _prompt_tokens(problem: Problem, settings: Settings) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FORECAST = "forecast"  # the kind of events that keep them
 DUPLICATE = "duplicate"
+SCRATCHPAD = "scratchpad"
 
 
 def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
@@ -131,10 +132,20 @@ class StoreLedger:
                 self._run_id, DUPLICATE, {"problem": self._problem_id, **duplicate.model_dump(mode="json")}
             )
 
+    def scratchpad(self, step: int) -> str | None:
+        """The notes that were made of the problem before a round of this run; the first ones stand."""
+        kept = (event.data for event in self._store.events(self._run_id, kind=SCRATCHPAD))
+        return next((str(d["text"]) for d in kept if (d["problem"], d["step"]) == (self._problem_id, step)), None)
+
+    def add_scratchpad(self, step: int, author: str, text: str) -> None:
+        """Keep notes on the problem."""
+        data = {"problem": self._problem_id, "step": step, "author": author, "text": text}
+        self._store.event(self._run_id, SCRATCHPAD, data)
+
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         """Append a Judge's advice, unless a process that was killed did so already."""
         earlier = self._store.notes(candidate=candidate.sha256, run_id=self._run_id)
-        if not any(note.evaluation_id == evaluation_id and note.role == role for note in earlier):
+        if not any((note.evaluation_id, note.role, note.step) == (evaluation_id, role, step) for note in earlier):
             self._store.add_note(candidate.sha256, evaluation_id, role, advice, self._run_id, step)
 
     def _find(self, candidate: Candidate, *, confirmed: bool, purpose: Purpose | None = None) -> str | None:

@@ -18,6 +18,7 @@ from kernelwright.agents import (
     ModelRole,
     OfflineJudge,
     OneAtATime,
+    Scratchpad,
     StepContext,
     StepState,
     StepTools,
@@ -36,6 +37,7 @@ from kernelwright.agents.llm import Stopped as ModelStopped
 from kernelwright.campaign._confirm import choose_winner
 from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
+from kernelwright.campaign._memory import ProblemMemory
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
 from kernelwright.campaign._searched import make_search
 from kernelwright.campaign._stopping import StopWatch
@@ -86,6 +88,8 @@ class ProblemJob:
     coder: Coder
     judge: Judge
     verifier: Verifier | None
+    scratchpad: Scratchpad | None
+    memory: ProblemMemory
     watch: StopWatch
     lints: LintRecords
     tell: Callable[[CampaignEvent], None]
@@ -165,6 +169,8 @@ class ProblemJob:
             finished=self._finished,
             verifier=self.verifier,
             machine_code=session.machine_code,
+            scratchpad=self.scratchpad,
+            scratchpad_every=self.settings.scratchpad_every,
         )
         result = run_step(
             build_step(tools, checkpointer=self.checkpointer),
@@ -193,7 +199,8 @@ class ProblemJob:
 
     def _strategy(self) -> Strategy:
         if self.config.search is not None:
-            return make_search(self.config, self.problem.id, samples=self._samples)
+            moves = partial(self.memory.transfers, self.coder)
+            return make_search(self.config, self.problem.id, samples=self._samples, moves=moves)
         if isinstance(self.coder, ModelRole):
             return BranchFromBest(self._samples, self.settings.repairs, latest=self.settings.branch_from == "latest")
         return OneAtATime()
@@ -314,6 +321,9 @@ class ProblemJob:
         elif node == "advise":
             advice = state["attempts"][-1]["advice"] or {}
             self._emit("advised", round=state["round"], **advice)
+        elif node == "summarise" and state["scratchpad"]:
+            said = "".join(c if c.isprintable() else " " for c in " ".join(state["scratchpad"].split()))
+            self._emit("note", text=f"noted after round {state['round']}: {said}")
 
     def _passed_over(self, state: StepState) -> bool:
         """Whether the last thing that the judging node did was to leave a candidate alone, which is told once."""

@@ -8,15 +8,20 @@ from collections.abc import Callable, Mapping
 from kernelwright.agents import (
     Coder,
     Judge,
+    Memory,
+    ModelScratchpad,
     ModelTester,
     ModelTools,
+    NoMemory,
+    OfflineScratchpad,
+    Scratchpad,
     Verifier,
     at_work,
     coder_from_spec,
     judge_from_spec,
     verifier_from_spec,
 )
-from kernelwright.agents.llm import ModelClient, Parameters
+from kernelwright.agents.llm import ModelClient, Parameters, is_model
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent
 from kernelwright.config import Settings
@@ -34,7 +39,9 @@ class RunRoles:
         clients: Mapping[str, ModelClient],
         referee: RefereeLike,
         tell: Callable[[CampaignEvent], None],
+        memory: Callable[[Problem], Memory] = lambda problem: NoMemory(),
     ) -> None:
+        self._memory = memory
         self._config = config
         self._settings = settings
         self._clients = clients
@@ -62,6 +69,16 @@ class RunRoles:
         )
         return made
 
+    def scratchpad(self, problem: Problem) -> Scratchpad | None:
+        """Who sums up what was learned: the Judge's model, else the Coder's, else rules; None where nobody is to."""
+        if not self._settings.scratchpad_every:
+            return None
+        settings = self._settings
+        models = {self._config.coder: settings.coder_parameters, self._config.judge: settings.judge_parameters}
+        for spec in filter(is_model, (self._config.judge, self._config.coder)):
+            return ModelScratchpad(spec, self._tools(problem, spec, models[spec]))
+        return OfflineScratchpad()
+
     def tester(self, tester: ModelTester, problem: Problem) -> ModelTester:
         """Who proposes inputs that show wrong kernels to be wrong."""
         return tester.with_tools(self._tools(problem, tester.spec, self._settings.tester_parameters))
@@ -84,6 +101,7 @@ class RunRoles:
             parameters=parameters,
             max_output_tokens=self._settings.max_output_tokens,
             history=self._settings.history,
+            memory=self._memory(problem),
             on_text=lambda role, characters: self._tell(
                 CampaignEvent("writing", problem.id, {"role": role, "characters": characters})
             ),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import RIVALS as BESIDE
 from kernelwright.agents import Attempt, Duplicate
 from kernelwright.campaign._ledger import duplicates_of
-from kernelwright.evolution import Evolution, Search, SearchPlan, Value
+from kernelwright.evolution import Evolution, Moves, Search, SearchPlan, Value
 from kernelwright.records import Interval, Record, RunConfig
 
 if TYPE_CHECKING:
@@ -64,14 +64,23 @@ class SearchView(Record):
     islands: tuple[IslandView, ...]
 
 
-def make_search(config: RunConfig, problem_id: str, *, samples: int = 1) -> Evolution:
-    """The search of a run over a problem, told nothing yet. The run's recipe must set one up."""
+def _no_moves(attempt: Attempt) -> Sequence[Mapping[str, Any]]:
+    return ()
+
+
+def make_search(config: RunConfig, problem_id: str, *, samples: int = 1, moves: Moves = _no_moves) -> Evolution:
+    """The search of a run over a problem, told nothing yet. The run's recipe must set one up.
+
+    Args:
+        moves: what it may transfer from other problems.
+    """
     make = partial(
         Search,
         SearchPlan.model_validate(config.search),
         seed=f"{config.settings.get('search_seed', 0)}/{problem_id}",
         backend=config.backend,
         baseline=config.baselines[0],
+        moves=moves,
     )
     return Evolution(make, samples=samples)
 

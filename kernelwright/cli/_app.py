@@ -34,6 +34,7 @@ COMMANDS = {
     "evaluate": CommandHome("_evaluate:evaluate", "Judge one candidate file."),
     "kernels": CommandHome("_kernels:kernels", "Winners: list, show, compare, export, judge again."),
     "mcp": CommandHome("_mcp:mcp", "The referee for agents: an MCP server on standard input and output."),
+    "moves": CommandHome("_moves:moves", "Changes that were measured: what they gained, and where."),
     "optimize": CommandHome("_optimize:optimize", "Write, prove and time kernels for problems."),
     "problems": CommandHome("_problems:problems", "List, show, check and capture problems."),
     "prompts": CommandHome("_prompts:prompts", "Show what a language model is told."),

@@ -31,6 +31,7 @@ _PURPOSES = {
     "coder-transfer": "a kernel with a change that paid on another problem",
     "judge-optimise": "one bottleneck, one method, one plan",
     "judge-repair": "the critical issue, why, the minimal fix",
+    "scratchpad": "what was learned on a problem so far, summed up",
     "tester": "inputs that tell wrong kernels from right ones",
     "verifier": "whether a kernel will fail, before it is built",
 }
@@ -108,7 +109,7 @@ def _rendered(
         render(name)  # says what there is
     if problem is None:
         raise UsageError("no problem was named", hint="for example --problem level1/softmax")
-    wanted = 2 if name == "coder-cross" else 0 if name in ("coder-new", "tester") else 1
+    wanted = 2 if name == "coder-cross" else 0 if name in ("coder-new", "scratchpad", "tester") else 1
     if len(kernels) != wanted:
         hint = "--kernel HASH, or the file of a kernel that was evaluated" if wanted else "leave --kernel out"
         raise UsageError(f"{name} is about {wanted} kernel{'s' * (wanted != 1)}, {len(kernels)} given", hint=hint)
@@ -130,7 +131,7 @@ def _rendered(
         data["device"] = device
     if wanted:
         data |= {"parents": views} if wanted == 2 else {"kernel": views[0]}
-    if name.startswith(("coder", "judge")):
+    if name.startswith(("coder", "judge", "scratchpad")):
         data["history"] = _history(store, found, settings.backend)
     if name.startswith("coder"):
         data["exemplar"] = exemplar_for(found, settings.backend)

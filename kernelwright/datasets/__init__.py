@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         lint_summary,
     )
     from kernelwright.datasets._lint_records import LintRecords
+    from kernelwright.datasets._operators import operator_category, operators_of
     from kernelwright.datasets._suites import (
         DEMO_PROBLEMS,
         Suite,
@@ -52,6 +53,8 @@ __all__ = [
     "lint_summary",
     "load_suite",
     "no_variant",
+    "operator_category",
+    "operators_of",
     "parse_problem",
     "problem_from_module",
     "suites",
@@ -71,6 +74,7 @@ _HOMES = {
         "lint_summary",
     ),
     "_lint_records": ("LintRecords",),
+    "_operators": ("operator_category", "operators_of"),
     "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
     "_variants": ("choose_variant", "every_variant", "no_variant"),
 }

@@ -7,6 +7,7 @@ nothing had been.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,11 +20,11 @@ from kernelwright.evolution._book import Book, Member
 from kernelwright.evolution._island import FOUND, Island
 from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
-from kernelwright.records import Backend, Candidate
+from kernelwright.records import Backend
 
 _SEEDS = 1 << 31
 
-Moves = Callable[[Candidate], Sequence[Mapping[str, Any]]]
+Moves = Callable[[Attempt], Sequence[Mapping[str, Any]]]
 
 
 class Search:
@@ -34,7 +35,8 @@ class Search:
         seed: what all its draws follow from, besides the verdicts.
         backend: of the kernels.
         baseline: whose speedup counts.
-        moves: changes that were measured on other problems and may be worth a try on a kernel, the best first.
+        moves: changes that were measured elsewhere and may be worth a try on a kernel, the best first. Each is asked
+            for once.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Search:
         seed: str,
         backend: Backend,
         baseline: str,
-        moves: Moves = lambda candidate: (),
+        moves: Moves = lambda attempt: (),
     ) -> None:
         self.plan = plan
         self._seed = seed
@@ -55,6 +57,7 @@ class Search:
         self._steps = 0
         self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
         self._measured_at: dict[str, int] = {}
+        self._transferred: set[str] = set()  # moves that were tried
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -106,6 +109,7 @@ class Search:
         """
         self._steps += 1
         asked = duplicate.action.get("assignment") or {}
+        self._transferred |= _moves_in(asked)
         number = min(int(asked.get("island", 0)), len(self._islands) - 1)
         self._bandits[number].learn(
             Arm(str(asked.get("mode", "new")), str(asked.get("model", ""))),
@@ -118,6 +122,7 @@ class Search:
 
     def _told_candidate(self, attempt: Attempt) -> None:
         self._steps += 1
+        self._transferred |= _moves_in(_assignment_of(attempt))
         number = self._island_of(attempt)
         island = self._islands[number]
         before = island.archive.best
@@ -224,7 +229,7 @@ class Search:
         rng = random.Random(f"{self._seed}/{number}/{sample}")
         at = (number * count + sample) % len(self._islands)
         island = self._islands[at]
-        made = self._founding(island, rng) or self._bred(at, island, rng)
+        made = self._founding(island, rng) or self._bred(at, island, rng, sample)
         return made.model_copy(
             update={
                 "sample": sample,
@@ -243,12 +248,12 @@ class Search:
             return Assignment(mode="repair", parents=(failed.candidate.sha256,))
         return Assignment(mode="new") if island.wants_founders or not island.archive.cells else None
 
-    def _bred(self, at: int, island: Island, rng: random.Random) -> Assignment:
+    def _bred(self, at: int, island: Island, rng: random.Random, sample: int) -> Assignment:
         """A child of the island's elites."""
         first = island.parent(rng)
         assert first is not None
         second = island.parent(rng, but=(first.sha256,))
-        moves = self._moves(first.attempt.candidate) if "transfer" in island.plan.operators else ()
+        moves = self._untried_moves(first.attempt) if island.plan.operators.get("transfer") else []
         possible = {
             "new": True,
             "improve": True,
@@ -266,10 +271,15 @@ class Search:
         if arm.operator == "cross" and second is not None:
             return Assignment(mode="cross", parents=(first.sha256, second.sha256), model=arm.model)
         if arm.operator == "transfer":
-            return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=dict(moves[0]))
+            move = moves[sample % len(moves)]  # those who work side by side get different ones
+            return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=move)
         long = arm.operator == "improve" and len(first.attempt.candidate.source) > EDITED_CHARACTERS
         mode: Any = "edit" if long else arm.operator
         return Assignment(mode=mode, parents=(first.sha256,), model=arm.model)
+
+    def _untried_moves(self, attempt: Attempt) -> list[dict[str, Any]]:
+        """Moves for a kernel that nobody was asked for yet."""
+        return [dict(move) for move in self._moves(attempt) if _name_of(move) not in self._transferred]
 
     def _inspirations(self, island: Island, parents: Sequence[str], rng: random.Random) -> tuple[str, ...]:
         """Kernels worth a look: the best of other islands, elites of cells beside the parent's; or a contrast."""
@@ -300,3 +310,12 @@ def _assignment_of(attempt: Attempt) -> Mapping[str, Any]:
 
 def _operator_of(attempt: Attempt) -> Operator | str:
     return str(_assignment_of(attempt).get("mode") or attempt.candidate.operator)
+
+
+def _moves_in(asked: Mapping[str, Any]) -> set[str]:
+    move = asked.get("move")
+    return {_name_of(move)} if move else set()
+
+
+def _name_of(move: Mapping[str, Any]) -> str:
+    return str(move.get("id") or json.dumps(move, sort_keys=True))

@@ -16,6 +16,7 @@ __all__ = ["Uncommented", "cut_middle", "fence", "last_lines", "one_line", "read
 
 MAX_SOURCE_CHARS = 60_000
 MAX_ASIDE_CHARS = 12_000  # of a source that is shown for its ideas only
+MAX_EXCERPT_CHARS = 2_000  # of a difference of sources, or of notes
 MAX_MESSAGE_LINES = 80
 MAX_MESSAGE_CHARS = 16_000
 _MAX_LINE_CHARS = 400

@@ -60,17 +60,23 @@ _OF_CODERS: Final[Mapping[str, Any]] = {
     "advice": None,
     "inspirations": (),
     "contrast": False,
+    "insights": (),
+    "scratchpad": "",
 }
+_WITH_PAID: Final[Mapping[str, Any]] = {**_OF_CODERS, "paid": ()}
 _PARTS: Final[Mapping[str, _Part]] = {
     "coder-cross": _part("coder", "task device parents", **_OF_CODERS),
-    "coder-edit": _part("coder", "task device kernel", **_OF_CODERS),
-    "coder-improve": _part("coder", "task device kernel", **_OF_CODERS),
-    "coder-new": _part("coder", "task device", **_OF_CODERS),
+    "coder-edit": _part("coder", "task device kernel", **_WITH_PAID),
+    "coder-improve": _part("coder", "task device kernel", **_WITH_PAID),
+    "coder-new": _part("coder", "task device", **_WITH_PAID),
     "coder-repair": _part("coder", "task device kernel", **_OF_CODERS),
     "coder-simplify": _part("coder", "task device kernel", **_OF_CODERS),
-    "coder-transfer": _part("coder", "task device kernel moves", **_OF_CODERS),
+    "coder-transfer": _part("coder", "task device kernel moves", **_OF_CODERS, diff=""),
     "judge-optimise": _part("judge", "task device kernel", **_WITH_HISTORY),
     "judge-repair": _part("judge", "task device kernel", **_WITH_HISTORY),
+    "scratchpad": _part(
+        "scratchpad", "task device", **_WITH_HISTORY, failures=(), insights=(), scratchpad="", most_characters=1500
+    ),
     "tester": _part("tester", "task", known=(), survivors=()),
     "verifier": _part("verifier", "task device kernel"),
 }
@@ -91,11 +97,14 @@ def render(name: str, **data: Any) -> Prompt:
         data: ``schema_text`` (the JSON schema of the reply, ours), ``task`` (:class:`Task`); all but the tester need
             ``device`` (:class:`DeviceFacts`); repair, improve, edit, simplify, transfer, both judges and the verifier a
             ``kernel`` (:class:`KernelView`, judged, but for the verifier), cross two ``parents``, transfer ``moves``
-            (measured on other problems, a line each). Coders and judges take ``history`` (:class:`Move`, oldest first)
-            with ``history_limit``; coders an ``exemplar``, the ``advice`` (:class:`~kernelwright.records.Advice`),
-            ``failures`` (why earlier answers led to no verdict, a line each) and ``inspirations`` (judged kernels for
-            the same task; with ``contrast`` their speeds are to be compared); the tester ``known`` (descriptions of
-            generators, one a line) and ``survivors`` (wrong kernels that passed so far).
+            (measured elsewhere, a line each; with ``diff``, what was changed there). Coders and judges take ``history``
+            (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar``, the ``advice``
+            (:class:`~kernelwright.records.Advice`), ``failures`` (why earlier answers led to no verdict, a line each),
+            ``inspirations`` (judged kernels for the same task; with ``contrast`` their speeds are to be compared),
+            ``insights`` of Judges (a line each) and the ``scratchpad``, what was learned so far; new, improve and edit
+            also ``paid`` (moves that paid elsewhere, a line each). The scratchpad takes history, failures, insights and
+            its predecessor, and ``most_characters``; the tester ``known`` (descriptions of generators, one a line) and
+            ``survivors`` (wrong kernels that passed so far).
 
     Raises:
         UsageError: there is no such prompt.
@@ -151,6 +160,7 @@ def _environment() -> jinja2.Environment:
         "resources": _resources,
         "settings": _settings,
         "source": lambda text: quoting.cut_middle(text.rstrip("\n")),
+        "excerpt": lambda text: quoting.cut_middle(quoting.readable(text).rstrip("\n"), quoting.MAX_EXCERPT_CHARS),
         "aside": lambda text: quoting.cut_middle(text.rstrip("\n"), quoting.MAX_ASIDE_CHARS),
         "table": table,
         "uncommented": quoting.strip_comments,

@@ -21,6 +21,8 @@ from kernelwright.store._rows import (
     Spending,
     StoredCall,
     StoredEvaluation,
+    StoredInsight,
+    TriedKernel,
     UsedReply,
 )
 from kernelwright.store._store import Store
@@ -44,5 +46,7 @@ __all__ = [
     "Store",
     "StoredCall",
     "StoredEvaluation",
+    "StoredInsight",
+    "TriedKernel",
     "UsedReply",
 ]

@@ -311,23 +311,25 @@ class Catalog:
         step: int | None = None,
     ) -> str:
         """Keep a piece of advice about a candidate; returns its id."""
-        note_id = new_id()
-        row = {
-            "id": note_id,
-            "candidate": candidate_sha,
-            "evaluation_id": evaluation_id,
-            "run_id": run_id,
-            "step": step,
-            "role": role,
-            "mode": advice.mode,
-            "bottleneck": advice.bottleneck,
-            "method": advice.method,
-            "plan": advice.plan,
-            "expected": advice.expected,
-            "action_json": dump_json(advice.action),
-            "created_at": utc_now(),
-        }
-        self._connection.insert("notes", row)
+        with self._connection.write():
+            note_id = new_id()  # under the lock: ids are in the order of commits
+            row = {
+                "id": note_id,
+                "candidate": candidate_sha,
+                "evaluation_id": evaluation_id,
+                "run_id": run_id,
+                "step": step,
+                "role": role,
+                "mode": advice.mode,
+                "bottleneck": advice.bottleneck,
+                "method": advice.method,
+                "plan": advice.plan,
+                "expected": advice.expected,
+                "action_json": dump_json(advice.action),
+                "insights_json": dump_json([insight.model_dump() for insight in advice.insights]),
+                "created_at": utc_now(),
+            }
+            self._connection.insert("notes", row)
         return note_id
 
     def notes(self, *, candidate: str | None = None, run_id: str | None = None) -> list[Note]:
@@ -386,7 +388,9 @@ def _note(row: dict[str, Any]) -> Note:
     advice = {name: row[name] for name in ("mode", "bottleneck", "method", "plan", "expected")}
     return Note(
         **{name: row[name] for name in ("id", "candidate", "evaluation_id", "run_id", "step", "role", "created_at")},
-        advice=Advice(action=json.loads(row["action_json"]), **advice),
+        advice=Advice(
+            action=json.loads(row["action_json"]), insights=tuple(json.loads(row["insights_json"])), **advice
+        ),
     )
 
 

@@ -57,8 +57,8 @@ class Evaluations(Calls):
                 database is locked or the disk full. Nothing was written then.
         """
         _refuse_mismatch(evaluation)
-        evaluation_id = new_id()
         with self._connection.write():
+            evaluation_id = new_id()  # under the lock: ids are in the order of commits
             self.record_environment(evaluation.environment)
             version = self._version_in_use(evaluation.verdict.problem, run_id)
             self._refuse_other_variant(evaluation.verdict, version)

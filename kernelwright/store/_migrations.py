@@ -549,6 +549,11 @@ def m009_variants(db: Database) -> None:
     db.executescript(_VARIANTS)
 
 
+def m010_insights(db: Database) -> None:
+    """What a Judge found out beside its advice."""
+    db.execute("ALTER TABLE notes ADD COLUMN insights_json TEXT NOT NULL DEFAULT '[]'")
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -559,6 +564,7 @@ STEPS = (
     m007_generators,
     m008_purposes,
     m009_variants,
+    m010_insights,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

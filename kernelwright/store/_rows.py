@@ -7,15 +7,20 @@ from typing import Any, Literal
 
 from kernelwright.records import (
     Advice,
+    Backend,
     Candidate,
+    DeviceClass,
     Environment,
     Evaluation,
     InputGenerator,
+    Insight,
     Interval,
+    KnobValue,
     LLMCall,
     Record,
     RunConfig,
     Speedup,
+    Status,
     Verdict,
 )
 
@@ -55,6 +60,48 @@ class StoredEvaluation(Record):
     def environment(self) -> Environment:
         """Where it was judged."""
         return self.evaluation.environment
+
+
+class TriedKernel(Record):
+    """One evaluation, as far as it says what a change of a kernel brought.
+
+    ``speedup`` is by baseline and ``rivals`` by the hash of what it was timed beside. ``action`` as with
+    :class:`StoredEvaluation`.
+    """
+
+    id: str
+    run_id: str | None
+    purpose: Literal["search", "contest", "remeasure"]
+    problem: str
+    version: str
+    environment: str
+    device: str
+    device_class: DeviceClass
+    candidate: str
+    backend: Backend
+    knobs: Mapping[str, KnobValue]
+    parents: tuple[str, ...]
+    operator: str
+    author: str
+    note: str
+    status: Status
+    bound: str
+    speedup: Mapping[str, Interval]
+    rivals: Mapping[str, Interval]
+    action: Mapping[str, Any]
+
+
+class StoredInsight(Record):
+    """Something that a Judge found out, and about what: ``bound`` is what limited the kernel that it looked at."""
+
+    note_id: str
+    run_id: str | None
+    problem: str
+    version: str
+    backend: Backend
+    device_class: DeviceClass
+    bound: str
+    insight: Insight
 
 
 class BestRow(Record):

@@ -20,8 +20,8 @@ class Runs(Catalog):
 
     def create_run(self, config: RunConfig, problems: Sequence[Problem]) -> str:
         """Start a run, pinned to these versions of its problems; returns its id. Its status is ``running``."""
-        run_id, now = new_id(), utc_now()
         with self._connection.write():
+            run_id, now = new_id(), utc_now()  # under the lock: what is stored already has a smaller id
             row = {
                 "id": run_id,
                 "config_json": dump_json(config),

@@ -11,7 +11,7 @@ from kernelwright.errors import StoreError
 from kernelwright.records import sha256_text
 from kernelwright.store._connection import Connection
 from kernelwright.store._errors import named_errors
-from kernelwright.store._evaluations import Evaluations
+from kernelwright.store._memory import Memory
 from kernelwright.store._rows import IntegrityReport
 
 _COUNTED = ("blobs", "problems", "runs", "candidates", "evaluations", "timing_samples", "llm_calls", "notes", "events")
@@ -26,7 +26,7 @@ SELECT sha256 FROM blobs WHERE sha256 NOT IN (
 _UNKNOWN_PARENTS = "SELECT DISTINCT parent FROM lineage WHERE parent NOT IN (SELECT sha256 FROM candidates) ORDER BY 1"
 
 
-class Upkeep(Evaluations):
+class Upkeep(Memory):
     """Methods of the store about its file."""
 
     def check(self) -> IntegrityReport:

@@ -18,6 +18,7 @@ from kernelwright.records import sha256_text
 FIELDS = {
     "critical_issue": {"critical_issue": "it is wrong", "why": "so it says", "minimal_fix": "mend it"},
     "bottleneck": {"bottleneck": "memory", "method": "fuse", "plan": "one pass", "expected_effect": "2x"},
+    "notes": {"notes": "one pass over x is enough"},
 }
 
 

@@ -31,7 +31,7 @@ def rows():
 
 def fields_of(row) -> list[set[str]]:
     names = ("coder-new", "coder-edit") if row["role"] == "coder" else ("judge-repair", "judge-optimise")
-    return [set(reply_schemas()[name]["properties"]) for name in names]
+    return [set(reply_schemas()[name]["properties"]) - {"insights"} for name in names]  # it is older than those
 
 
 def test_at_least_eight_problems_over_five_rounds(rows):

@@ -35,11 +35,12 @@ def optimize(terminal, problem_file, *words, code: int = 0):
 def test_a_dry_run_says_prompts_tokens_prices_and_minutes(terminal, problem_file):
     words = ("optimize", problem_file, "--coder", "openai:gpt-5.4", "--judge", "anthropic:claude-opus-5-5")
     plan = terminal.json(*words, "--rounds", "10", "--samples", "2", "--dry-run")
-    coder, judge = plan["models"]
+    coder, judge, notes = plan["models"]
     assert (coder["role"], coder["prompts"], judge["prompts"]) == ("coder", 20, 10)
+    assert (notes["role"], notes["spec"], notes["prompts"]) == ("scratchpad", judge["spec"], 1), "after round 8"
     assert 20_000 < coder["input_tokens"] < 500_000
     assert 0 < coder["cost_usd"] < coder["worst_usd"]
-    assert plan["cost_usd"] == pytest.approx(coder["cost_usd"] + judge["cost_usd"])
+    assert plan["cost_usd"] == pytest.approx(sum(role["cost_usd"] for role in (coder, judge, notes)))
     assert plan["most_candidates"] == 20
     assert plan["device_minutes"] > 1
     shown = terminal(*words, "--dry-run").stdout

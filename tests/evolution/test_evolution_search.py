@@ -166,13 +166,46 @@ def test_operators_are_asked_for_where_they_are_possible():
     assert modes == {"improve", "tune", "new"}  # nothing to cross with, to take over or to simplify
     told.tell(1, 1.2, parents=[0], vector_bits=256.0)
     moves = [{"change": {"UNROLL": True}}]
-    with_moves = Told(moves=lambda candidate: moves)
+    with_moves = Told(moves=lambda attempt: moves)
     with_moves.tell(0, 1.0, mode="new")
     with_moves.tell(1, 1.2, parents=[0], vector_bits=256.0)
     asked = [with_moves.search.ask(number)[0] for number in range(2000)]
     assert {a.mode for a in asked} == {"improve", "tune", "new", "cross", "transfer", "simplify"}
     assert all(len(a.parents) == (2 if a.mode == "cross" else 0 if a.mode == "new" else 1) for a in asked)
     assert {str(a.move) for a in asked if a.mode == "transfer"} == {str(moves[0])}
+
+
+def test_a_move_is_asked_for_once_and_those_side_by_side_get_different_ones():
+    moves = [{"id": name, "told": name} for name in "abc"]
+    plan = SearchPlan(repairs=0, islands=(IslandPlan(operators={"transfer": 1.0}),))
+    told = Told(plan, moves=lambda attempt: moves)
+    told.tell(0, 1.0, mode="new")
+    assert [a.move["id"] for a in told.search.ask(1, 4)] == ["a", "b", "c", "a"]
+    asked = Assignment(mode="transfer", move=moves[0], parents=(told.kernel(0).sha256,))
+    candidate = told.kernel(1, [0], "transfer")
+    action = {"assignment": asked.model_dump(mode="json", exclude_defaults=True)}
+    told.search.tell(attempt_of(candidate, verdict_of(candidate, status=Status.RUNTIME_ERROR), action=action))
+    told.search.tell_duplicate(
+        Duplicate(
+            round=2,
+            after=2,
+            candidate="c",
+            twin="d",
+            same="program",
+            action={"assignment": {"mode": "transfer", "move": moves[1]}},
+        )
+    )
+    left = [a for number in range(3, 20) for a in told.search.ask(number, 2) if a.mode == "transfer"]
+    assert {a.move["id"] for a in left} == {"c"}
+
+
+def test_moves_are_chosen_for_the_kernel_that_they_are_made_on():
+    plan = SearchPlan(islands=(IslandPlan(operators={"transfer": 1.0}),))
+    seen = []
+    told = Told(plan, moves=lambda attempt: seen.append(attempt) or [{"id": attempt.candidate.sha256}])
+    parent = told.tell(0, 1.0, mode="new")
+    assert told.search.ask(1)[0].move["id"] == parent
+    assert seen[0].verdict.profile.bound == "memory"
 
 
 def test_an_island_may_do_without_operators_and_have_a_model_of_its_own():

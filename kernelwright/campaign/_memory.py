@@ -1,0 +1,194 @@
+"""What a run knows of earlier ones: the library of measured moves, and what Judges found out, each mined once."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelwright.agents import Attempt, Coder, ModelRole, StepContext, best_attempt
+from kernelwright.datasets import operators_of
+from kernelwright.evolution import Library, MeasuredMove, closeness
+from kernelwright.records import SEVERITIES, Backend, DeviceClass, Insight, Problem
+
+if TYPE_CHECKING:
+    from kernelwright.config import Settings
+    from kernelwright.store import Store, StoredInsight
+
+MOST_TRANSFERS = 8  # moves that a search is offered for a kernel
+DIFF_CHARACTERS = 1500  # of what was changed where a move gained most
+
+
+def library_of(store: Store, *, before_run: str | None = None, backend: Backend | None = None) -> Library:
+    """The library of a store's measured moves.
+
+    Args:
+        before_run: only what was measured before this run began, and never by it.
+    """
+    return Library.mined(store.tried(before_run=before_run, backend=backend), store.problem_sources())
+
+
+class RunMemory:
+    """What was there when a run began, so that a run that is resumed knows what it knew before.
+
+    Args:
+        device_class: where the run's kernels are judged; what was measured on other devices is left out.
+        settings: say how much prompts show.
+    """
+
+    def __init__(
+        self, store: Store, run_id: str, backend: Backend, device_class: DeviceClass, settings: Settings
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._run_id = run_id
+        self._backend = backend
+        self._device_class = device_class
+        self._diffs: dict[str, str] = {}
+        self._lock = threading.Lock()  # problems are worked on side by side
+
+    def of(self, problem: Problem) -> ProblemMemory:
+        """What is known about a problem."""
+        return ProblemMemory(self, problem, moves=self._settings.moves_shown, insights=self._settings.insights_shown)
+
+    def near(self, operators: Mapping[str, int], bound: str) -> list[MeasuredMove]:
+        """Moves that paid, those measured on the likest problems first."""
+        near = self._library.near(operators, bound=bound, device_class=self._device_class)
+        return [one.move for one in near if one.move.paid]
+
+    def insights(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
+        """What Judges found out before the run began, with the operators of each problem, oldest first."""
+        return self._insights
+
+    def diff(self, move: MeasuredMove) -> str:
+        """What was changed where a move gained most, as a unified difference cut to a length."""
+        if move.id not in self._diffs:
+            self._diffs[move.id] = self._diff(move)
+        return self._diffs[move.id]
+
+    def _diff(self, move: MeasuredMove) -> str:
+        place = move.best_place
+        before, after = (self._store.candidate(sha256, problem=place.problem).source for sha256 in place.kernels)
+        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
+        return "\n".join(list(lines)[2:])[:DIFF_CHARACTERS]
+
+    @property
+    def _library(self) -> Library:
+        with self._lock:
+            return self._mined
+
+    @property
+    def _insights(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
+        with self._lock:
+            return self._said
+
+    @functools.cached_property
+    def _mined(self) -> Library:
+        return library_of(self._store, before_run=self._run_id, backend=self._backend)
+
+    @functools.cached_property
+    def _said(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
+        found = self._store.insights(before_run=self._run_id, backend=self._backend)
+        sources = self._store.problem_sources() if found else {}
+        return [(one, operators_of(sources[one.version])) for one in found if one.device_class == self._device_class]
+
+
+class _Said(NamedTuple):
+    """An insight with where it is from: empty for the problem itself."""
+
+    insight: Insight
+    elsewhere: str
+    closeness: float
+
+
+class ProblemMemory:
+    """What is known about one problem: moves for its search and its prompts, and insights."""
+
+    def __init__(self, run: RunMemory, problem: Problem, *, moves: int, insights: int) -> None:
+        self._run = run
+        self._problem = problem
+        self._operators = operators_of(problem.source)
+        self._moves = moves
+        self._most_insights = insights
+        self._by_bound: dict[str, list[MeasuredMove]] = {}
+
+    def transfers(self, coder: Coder, attempt: Attempt) -> list[dict[str, Any]]:
+        """Moves that may be made on a kernel, the best first; for the code generator those that its schedule admits."""
+        told = isinstance(coder, ModelRole)
+        moves = self._near(_bound_of(attempt))
+        fitting = [move for move in moves if told or _fits(move, attempt.action.get("schedule"))]
+        return [self._transfer(move, told) for move in fitting[:MOST_TRANSFERS]]
+
+    def _transfer(self, move: MeasuredMove, told: bool) -> dict[str, Any]:
+        made: dict[str, Any] = {"id": move.id, "told": _line(move)}
+        return {**made, "diff": self._run.diff(move)} if told else {**made, "change": dict(move.change)}
+
+    def _near(self, bound: str) -> list[MeasuredMove]:
+        if bound not in self._by_bound:
+            self._by_bound[bound] = self._run.near(self._operators, bound)
+        return self._by_bound[bound]
+
+    def paid(self, context: StepContext) -> tuple[str, ...]:
+        """See :class:`~kernelwright.agents.Memory`."""
+        if not self._moves:
+            return ()
+        return tuple(_line(move) for move in self._near(_bound(context))[: self._moves])
+
+    def insights(self, context: StepContext) -> tuple[str, ...]:
+        """See :class:`~kernelwright.agents.Memory`."""
+        if not self._most_insights:
+            return ()
+        own = [_Said(insight, "", 1.0) for a in context.attempts if a.advice for insight in a.advice.insights]
+        earlier = [_Said(one.insight, "", 1.0) for one, _ in self._run.insights() if one.problem == self._problem.id]
+        ours = [*earlier, *own][::-1]
+        tags = {one.insight.tag for one in ours}
+        others = self._elsewhere(_bound(context), tags)[::-1]
+        return tuple(_said_line(one) for one in _ranked([*ours, *others])[: self._most_insights])
+
+    def _elsewhere(self, bound: str, tags: set[str]) -> list[_Said]:
+        """What was found out on problems like this one, of kernels limited by the same, or of what came up here."""
+        found = []
+        for one, operators in self._run.insights():
+            same = one.insight.tag in tags or (one.bound == bound and bound != "unknown")
+            near = closeness(self._operators, bound, operators, one.bound)
+            if one.problem != self._problem.id and same and near > 0.0:
+                found.append(_Said(one.insight, one.problem, near))
+        return found
+
+
+def _ranked(said: Sequence[_Said]) -> list[_Said]:
+    """The most severe first, of equals those of the likest problem, each finding once."""
+    ranked = sorted(said, key=lambda one: (SEVERITIES.index(one.insight.severity), -round(one.closeness, 1)))
+    return list({(one.insight.tag, one.insight.text.casefold()): one for one in reversed(ranked)}.values())[::-1]
+
+
+def _said_line(one: _Said) -> str:
+    where = f" (on {one.elsewhere})" if one.elsewhere else ""
+    found = one.insight
+    return f"{found.severity} {found.type} [{found.tag}]{where}: {found.text}"
+
+
+def _fits(move: MeasuredMove, schedule: Any) -> bool:
+    """Whether a schedule has the choices that the move changes, as they were before it where it was measured."""
+    if not move.change or not isinstance(schedule, Mapping):
+        return False
+    return all(knob in schedule and schedule[knob] == move.before.get(knob) for knob in move.change)
+
+
+def _line(move: MeasuredMove) -> str:
+    """A move with what was measured of it, on one line."""
+    return f"{move.told}: {move.outcome()}"
+
+
+def _bound(context: StepContext) -> str:
+    """What limits the kernel that is gone on from, or the best one where nothing is."""
+    parents = context.assignment.parents
+    first = next((a for a in context.attempts if parents and a.candidate.sha256 == parents[0]), None)
+    chosen = first or best_attempt(context.attempts, context.baseline)
+    return "unknown" if chosen is None else _bound_of(chosen)
+
+
+def _bound_of(attempt: Attempt) -> str:
+    return "unknown" if attempt.verdict.profile is None else attempt.verdict.profile.bound
