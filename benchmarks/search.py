@@ -7,7 +7,9 @@
 
 The recipes `default` and `best-of-n` run with the offline Coder and with everything real but the referee, whose verdict
 on a kernel is what was measured of it (search_tables.py) and noise: 1.5% of a session as a whole, 1% of a race. Beside
-them, `random` draws any kernel of the space, each once. All have as many evaluations; races and repetitions count.
+them, `random` draws any kernel of the space, each once. All have as many evaluations on a problem: half as many as it
+has kernels, 32 at most and 8 at least; races and repetitions count. Curves of several problems are joined by the share
+of the evaluations that is spent.
 
 What counts of a search is the measured speedup of the kernel that it would name as its best, after so many evaluations:
 not that of the luckiest look. Intervals (95%) are over seeds, by bootstrap, of means over problems.
@@ -65,7 +67,8 @@ from kernelwright.records import (
     Verdict,
 )
 
-BUDGET = 32
+MOST, LEAST = 32, 8  # evaluations
+SHARES = 64  # points of a joined curve
 SEEDS = 20
 SESSION = 0.015  # deviation of what one evaluation gets wrong as a whole
 PAIR = 0.03  # of one pair of windows
@@ -95,6 +98,11 @@ class World:
                 raise SystemExit(f"{self.problem.id}: the generator writes another kernel than was measured: {name}")
             found[generated.source] = self.table["schedules"][name]
         self.rows = found
+
+    @property
+    def budget(self) -> int:
+        """Evaluations of a search."""
+        return min(max(len(self.table["kernels"]) // 2, LEAST), MOST)
 
     def row(self, candidate: Candidate) -> Mapping[str, Any]:
         """What was measured of a kernel."""
@@ -247,9 +255,9 @@ class AnyKernel:
 # --------------------------------------------------------------------------------------------------------- searching
 
 
-def curve(world: World, line: str, seed: int, budget: int) -> tuple[list[float], str]:
+def curve(world: World, line: str, seed: int) -> tuple[list[float], str]:
     """Log speedups of what the search would name as its best after 1, 2... evaluations, and its last best's source."""
-    verdicts, ledger = Verdicts(world, seed), Ledger()
+    verdicts, ledger, budget = Verdicts(world, seed), Ledger(), world.budget
     strategy: Strategy = OneAtATime()
     coder: Any = AnyKernel(world, seed)
     if line != "random":
@@ -298,26 +306,35 @@ def replaced(world: World) -> Iterator[None]:
         yield
 
 
-def work(job: tuple[World, str, int, int]) -> tuple[str, str, int, list[float], str]:
+def work(job: tuple[World, str, int]) -> tuple[str, str, int, list[float], str]:
     """One curve, in a process of its own."""
-    world, line, seed, budget = job
-    return (world.problem.id, line, seed, *curve(world, line, seed, budget))
+    world, line, seed = job
+    return (world.problem.id, line, seed, *curve(world, line, seed))
 
 
 # ---------------------------------------------------------------------------------------------------------- summaries
 
 
+def joined(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean over problems, (seeds, SHARES), by the share of the evaluations that is spent."""
+    shares = np.arange(1, SHARES + 1) / SHARES
+    parts = [
+        values[:, np.maximum(np.floor(shares * values.shape[1] + 1e-9).astype(int), 1) - 1]
+        for values in curves.values()
+    ]
+    return np.asarray(np.mean(parts, axis=0))
+
+
 def summary(curves: Mapping[str, Mapping[str, np.ndarray]], rng: np.random.Generator) -> dict[str, Any]:
     """The figures. ``curves``: by line and problem, (seeds, evaluations) log speedups."""
     problems = list(curves["default"])
-    means = {line: np.mean([curves[line][name] for name in problems], axis=0) for line in LINES}
+    means = {line: joined(curves[line]) for line in LINES}
     draws = [_resampled(means, rng) for _ in range(2000)]
     return {
         "geometric_mean": {line: _three([math.exp(d[line][-1]) for d in draws], means[line]) for line in LINES},
-        "evaluations_to_reach_best_of_n": {
-            "of": int(means["default"].shape[1]),
-            **_interval([_first(d["default"], d["best-of-n"][-1]) for d in draws]),
-            "all_seeds": _first(means["default"].mean(axis=0), means["best-of-n"].mean(axis=0)[-1]),
+        "share_of_evaluations_to_reach_best_of_n": {
+            **_interval([_first(d["default"], d["best-of-n"][-1]) / SHARES for d in draws]),
+            "mean": _first(means["default"].mean(axis=0), means["best-of-n"].mean(axis=0)[-1]) / SHARES,
         },
         "problems": {name: _against(curves, name, rng) for name in problems},
     }
@@ -374,7 +391,6 @@ def main() -> int:
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--set", choices=("open", "sealed"), default="open")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--budget", type=int, default=BUDGET)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--confirm", action="store_true", help="confirm the last winners on this machine")
     parser.add_argument("--output", type=Path, help="a JSON file; other sets that are in it stay")
@@ -387,12 +403,10 @@ def main() -> int:
         report = {
             "environment": environment(1).model_dump(mode="json"),
             "seeds": arguments.seeds,
-            "budget": arguments.budget,
+            "evaluations": {w.problem.id: w.budget for w in worlds},
+            "kernels": {w.problem.id: len(w.table["kernels"]) for w in worlds},
             **summary(curves, np.random.default_rng(0)),
-            "curves": {
-                line: np.round(np.exp(np.mean([curves[line][w.problem.id] for w in worlds], axis=(0, 1))), 4).tolist()
-                for line in LINES
-            },
+            "curves": {line: np.round(np.exp(joined(curves[line]).mean(axis=0)), 4).tolist() for line in LINES},
         }
         if arguments.confirm:
             report["confirmed"] = {w.problem.id: confirmed(referee, w, winners[w.problem.id]) for w in worlds}
@@ -409,9 +423,9 @@ def all_curves(
     worlds: Sequence[World], arguments: argparse.Namespace
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, str]]]:
     """Curves by line and problem, and the kernel that most seeds ended with, by problem and line."""
-    jobs = [(w, line, seed, arguments.budget) for w in worlds for line in LINES for seed in range(arguments.seeds)]
+    jobs = [(w, line, seed) for w in worlds for line in LINES for seed in range(arguments.seeds)]
     found: dict[str, dict[str, np.ndarray]] = {
-        line: {w.problem.id: np.zeros((arguments.seeds, arguments.budget)) for w in worlds} for line in LINES
+        line: {w.problem.id: np.zeros((arguments.seeds, w.budget)) for w in worlds} for line in LINES
     }
     ends: dict[tuple[str, str], Counter[str]] = {}
     with multiprocessing.Pool(arguments.processes) as pool:
@@ -458,11 +472,11 @@ def draw(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
     problems = list(curves["default"])
     rows = math.ceil((len(problems) + 1) / 4)
     figure, panels = pyplot.subplots(rows, 4, figsize=(10, 2.1 * rows), sharex=True)
-    shown = {"all, geometric mean": {line: np.mean(list(curves[line].values()), axis=0) for line in LINES}}
+    shown = {"all, geometric mean": {line: joined(curves[line]) for line in LINES}}
     shown |= {name.split("/", 1)[1]: {line: curves[line][name] for line in LINES} for name in problems}
     for panel, (title, lines) in zip(panels.flat, shown.items(), strict=False):
         for line, values in lines.items():
-            steps = np.arange(1, values.shape[1] + 1)
+            steps = 100 * np.arange(1, values.shape[1] + 1) / values.shape[1]
             low, high = np.exp(np.percentile(values, [25, 75], axis=0))
             panel.fill_between(steps, low, high, color=COLOURS[line], alpha=0.15, linewidth=0)
             panel.plot(steps, np.exp(values.mean(axis=0)), color=COLOURS[line], linewidth=1.5, label=line)
@@ -472,7 +486,7 @@ def draw(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
     for panel in panels.flat[len(shown) :]:
         panel.set_visible(False)
     panels.flat[0].legend(frameon=False, loc="lower right")
-    figure.supxlabel("evaluations")
+    figure.supxlabel("evaluations, % of those that a search has")
     figure.supylabel("speedup over eager of the kernel that is named best")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
