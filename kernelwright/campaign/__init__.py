@@ -5,9 +5,11 @@ from __future__ import annotations
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
+from kernelwright.campaign._compare import Comparison, ProblemPair, Side, compare_runs
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import verifier_record
 from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._paired import Mean, Measured, Paired, paired_means
 from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
@@ -21,9 +23,14 @@ __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "Comparison",
     "Elite",
     "Estimate",
     "IslandView",
+    "Mean",
+    "Measured",
+    "Paired",
+    "ProblemPair",
     "RankedKernel",
     "Recipe",
     "RefereeLike",
@@ -33,6 +40,8 @@ __all__ = [
     "RunResult",
     "SearchView",
     "Session",
+    "Side",
+    "compare_runs",
     "estimate",
     "evaluate",
     "export_text",
@@ -41,6 +50,7 @@ __all__ = [
     "make_archive",
     "make_search",
     "optimize",
+    "paired_means",
     "problems_of",
     "read_candidate",
     "recipe_names",
