@@ -5,7 +5,15 @@ from __future__ import annotations
 from kernelwright.agents._duplicates import find_twin, program_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
-from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
+from kernelwright.agents._model_roles import (
+    ModelCoder,
+    ModelJudge,
+    ModelRole,
+    ModelTools,
+    SeveralCoders,
+    at_work,
+    reply_schemas,
+)
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._nodes import (
     RIVALS,
@@ -53,6 +61,7 @@ from kernelwright.agents._strategy import (
     OneAtATime,
     OneLine,
     Strategy,
+    Trajectories,
     rounds_without_gain,
     share_of_roofline,
 )
@@ -105,6 +114,7 @@ __all__ = [
     "Purpose",
     "RoleFailed",
     "RoleRegistry",
+    "SeveralCoders",
     "StepContext",
     "StepResult",
     "StepState",
@@ -112,6 +122,7 @@ __all__ = [
     "Strategy",
     "TesterSession",
     "TrackRecord",
+    "Trajectories",
     "Verifier",
     "Workbench",
     "at_work",
