@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def compare(common: Common, run_a: str, run_b: str, baseline: str | None, plot: Path | None) -> None:
     """Two runs side by side on the problems that both have, and whether they differ by more than noise.
 
-    A run is named by its id, its beginning, or 'last'.
+    A run is named by its id, its beginning, or 'last'; 'last~1' is the one before that.
     """
     from rich.markup import escape
 

@@ -37,7 +37,8 @@ def test_both_runs_stand_side_by_side_with_a_verdict_in_words(two_runs):
 
 def test_json_has_the_curves_and_the_interval(two_runs):
     terminal, (first, second) = two_runs
-    found = terminal.json("compare", first, second)
+    found = terminal.json("compare", "last~1", "last")
+    assert (found["a"]["run"], found["b"]["run"]) == (first, second)
     assert found["outcome"] == "b"
     assert found["ratio"]["low"] <= 0.5 <= found["ratio"]["high"] < 1.0
     assert found["a"]["curve"] == pytest.approx([1.0, 1.5, 1.5])
@@ -69,6 +70,7 @@ def test_the_plot_is_an_svg_with_a_line_for_each_run(two_runs):
     [
         (("last", "last"), "cannot be compared with itself"),
         (("last", "nothing"), "no run 'nothing'"),
+        (("last", "last~2"), "no run 'last~2'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(two_runs, words, said):
