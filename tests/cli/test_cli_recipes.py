@@ -49,6 +49,13 @@ def test_show_says_how_operators_are_drawn_and_when_failures_are_mended(terminal
     assert "for as long as it takes" in shown
 
 
+def test_a_dry_run_counts_the_prompts_of_every_model(terminal, problem_file):
+    words = ("optimize", problem_file, "--recipe", "shinka", "--coder", "mailbox:a", "--rounds", "10", "--dry-run")
+    roles = terminal.json(*words, "--set", "models=mailbox:b")["models"]
+    assert [role["spec"].rpartition(":")[2] for role in roles] == ["a", "b"]
+    assert [role["prompts"] for role in roles] == [5, 5]
+
+
 def test_a_dry_run_refuses_models_that_the_recipe_has_no_use_for(terminal, problem_file):
     words = ("optimize", problem_file, "--recipe", "cudaforge", "--coder", "mailbox:a", "--dry-run")
     assert "one model write it" in terminal(*words, "--set", "models=mailbox:b", code=2).stderr
