@@ -11,6 +11,7 @@ from kernelwright.records import Interval, Record
 
 LEAST_PROBLEMS = 3  # below it, a bootstrap over problems says nothing
 _RESAMPLES = 5000
+_AT_ONCE = 500  # of these, to bound the memory; a divisor
 _SEED = 20151124
 _TO_DEVIATIONS = 1 / (2 * 1.96)  # half of a 95% interval's length is 1.96 deviations
 
@@ -78,10 +79,10 @@ def paired_means(a: Sequence[Measured], b: Sequence[Measured]) -> Paired:
     deviations = np.array([[m.deviation for m in side] for side in (a, b)])
     rng = np.random.default_rng(_SEED)
     means = np.empty((2, _RESAMPLES))
-    for number in range(_RESAMPLES):
-        drawn = rng.integers(count, size=count)
-        noise = rng.standard_normal((2, count))
-        means[:, number] = (values[:, drawn] + deviations[:, drawn] * noise).mean(axis=1)
+    for start in range(0, _RESAMPLES, _AT_ONCE):
+        drawn = rng.integers(count, size=(_AT_ONCE, count))
+        noise = rng.standard_normal((2, _AT_ONCE, count))
+        means[:, start : start + _AT_ONCE] = (values[:, drawn] + deviations[:, drawn] * noise).mean(axis=2)
     return Paired(*(_mean(p, d, count) for p, d in zip(points, (*means, means[0] - means[1]), strict=True)))
 
 
