@@ -220,7 +220,9 @@ class Settings(BaseModel):
     repairs: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         3, description="times that a model's failed kernel is repaired before it is given up"
     )
-    branch_from: Literal["best", "latest"] = Field("best", description="which kernel a model goes on from")
+    branch_from: Literal["best", "latest", "own"] = Field(
+        "best", description="which kernel a model goes on from; own: each sample from its own line's latest"
+    )
     history: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         16, description="measured moves that a prompt shows at most: the best ones and the latest; 0 for none"
     )
@@ -232,6 +234,9 @@ class Settings(BaseModel):
     )
     scratchpad_every: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         0, description="rounds after which what was learned on a problem is summed up for prompts; 0 for never"
+    )
+    exemplar: Literal["category", "pointwise", "none"] = Field(
+        "category", description="right kernel that a model is shown: of the problem's category, or always the same"
     )
     search_seed: Annotated[int, BeforeValidator(_number)] = Field(
         0, description="what the draws of an evolutionary search follow from, besides the verdicts"
@@ -272,6 +277,9 @@ class Settings(BaseModel):
         None, description="how long a run waits for replies in a mailbox before it pauses; none for as long as needed"
     )
     coder: Word = Field("offline", description="who writes kernels")
+    models: Annotated[tuple[Word, ...], BeforeValidator(_split)] = Field(
+        (), description="further models that write kernels; a search draws among them and the coder's"
+    )
     judge: Word = Field("offline", description="who gives advice")
     tester: Word = Field("offline", description="who proposes inputs for a problem's archive besides the search")
     verifier: Word = Field("none", description="who predicts failures before a candidate is judged; none: nobody")

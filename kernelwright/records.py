@@ -578,6 +578,7 @@ class RunConfig(Record):
 
     problems: tuple[str, ...]
     coder: str = "offline"
+    models: tuple[str, ...] = ()  # that write kernels beside the coder
     judge: str = "offline"
     verifier: str = "none"
     backend: Backend = "cpp"

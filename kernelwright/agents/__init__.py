@@ -6,7 +6,15 @@ from kernelwright.agents._duplicates import find_twin, program_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._memory import Memory, NoMemory
-from kernelwright.agents._model_roles import ModelCoder, ModelJudge, ModelRole, ModelTools, at_work, reply_schemas
+from kernelwright.agents._model_roles import (
+    ModelCoder,
+    ModelJudge,
+    ModelRole,
+    ModelTools,
+    SeveralCoders,
+    at_work,
+    reply_schemas,
+)
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._nodes import (
     RIVALS,
@@ -60,6 +68,7 @@ from kernelwright.agents._strategy import (
     OneAtATime,
     OneLine,
     Strategy,
+    Trajectories,
     rounds_without_gain,
     share_of_roofline,
 )
@@ -118,6 +127,7 @@ __all__ = [
     "RoleFailed",
     "RoleRegistry",
     "Scratchpad",
+    "SeveralCoders",
     "StepContext",
     "StepResult",
     "StepState",
@@ -125,6 +135,7 @@ __all__ = [
     "Strategy",
     "TesterSession",
     "TrackRecord",
+    "Trajectories",
     "Verifier",
     "Workbench",
     "at_work",

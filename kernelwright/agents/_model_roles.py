@@ -27,7 +27,7 @@ from kernelwright.agents._replies import (
 )
 from kernelwright.agents._roles import Attempt, CoderError, Proposal, StepContext
 from kernelwright.agents.llm import FILE_WORDS, ModelClient, Parameters, Place
-from kernelwright.prompts import DeviceFacts, KernelView, Move, Task, exemplar_for, render
+from kernelwright.prompts import DeviceFacts, ExemplarChoice, KernelView, Move, Task, exemplar_for, render
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
 _ASKED_AS: Mapping[str, str] = {"tune": "improve"}  # a model sets constants as it changes anything else
@@ -54,7 +54,8 @@ class ModelTools:
     """What a model's role works with on one problem of one run.
 
     ``device`` is asked for when the first prompt is made: finding out takes a moment. A prompt shows at most
-    ``history`` moves. ``memory``: what it may know of other problems and earlier runs.
+    ``history`` moves. ``memory``: what it may know of other problems and earlier runs. ``exemplar``: which one a Coder
+    is shown.
     """
 
     client: ModelClient
@@ -63,6 +64,7 @@ class ModelTools:
     parameters: Parameters
     max_output_tokens: int
     history: int = 16
+    exemplar: ExemplarChoice = "category"
     on_text: Callable[[str, int], None] = lambda role, characters: None
     memory: Memory = field(default_factory=NoMemory)
 
@@ -98,6 +100,7 @@ class ModelRole:
         sample: int = 0,
         also: tuple[type[BaseModel], ...] = (),
         check: Callable[[Any], str] = lambda value: "",
+        draw: int = 0,
     ) -> Any:
         tools = self.tools
         reply = REPLIES[prompt]
@@ -122,6 +125,7 @@ class ModelRole:
             parameters=tools.parameters,
             check=check,
             on_text=lambda characters: tools.on_text(self.role, characters),
+            draw=draw,
         )
 
 
@@ -170,6 +174,7 @@ class ModelCoder(ModelRole):
         def made(source: str) -> str:
             return candidate_of(source, "", None).sha256
 
+        anew = assignment.mode == "new"
         views = [KernelView.of(parent.candidate, parent.verdict, parent.artifacts) for parent in parents]
         asked = self._ask(
             context,
@@ -177,9 +182,10 @@ class ModelCoder(ModelRole):
             {
                 **_shown(views),
                 "advice": advice,
-                "exemplar": exemplar_for(context.problem, context.backend),
+                "exemplar": exemplar_for(context.problem, context.backend, self.tools.exemplar),
                 "history": history_of(context),
-                "failures": context.failures,
+                # where nothing is told of earlier kernels, one from nothing is a sample of its own
+                "failures": () if anew and not self.tools.history else context.failures,
                 "inspirations": inspirations_of(context),
                 "contrast": assignment.contrast,
                 **self._remembered(context),
@@ -187,6 +193,7 @@ class ModelCoder(ModelRole):
             sample=assignment.sample,
             also=(KernelReply,) if edits else (EditReply,) if parents else (),
             check=problem,
+            draw=context.round if anew else 0,
         )
         source, _ = written(asked.value)
         action = {
@@ -206,6 +213,18 @@ class ModelCoder(ModelRole):
         if asked.mode == "transfer":
             shown |= {"moves": (str(asked.move.get("told") or ""),), "diff": str(asked.move.get("diff") or "")}
         return shown
+
+
+class SeveralCoders(ModelCoder):
+    """Several models that write kernels: the one that an assignment names, or the first where it names none."""
+
+    def __init__(self, coders: Sequence[ModelCoder]) -> None:
+        super().__init__(coders[0].spec)
+        self._coders = {coder.spec: coder for coder in coders}
+
+    def propose(self, context: StepContext) -> Proposal:
+        """The candidate that the model asked for writes, as :meth:`ModelCoder.propose`."""
+        return self._coders[context.assignment.model or self.spec].propose(context)
 
 
 class ModelJudge(ModelRole):
@@ -283,8 +302,9 @@ def baselines_of(context: StepContext) -> dict[str, float]:
 
 
 def history_of(context: StepContext) -> tuple[Move, ...]:
-    """Every attempt as a measured move, in order."""
+    """Every attempt as a measured move, in order; of an assignment's own line where it is to know no others."""
     verdicts = {attempt.candidate.sha256: attempt.verdict for attempt in context.attempts}
+    shown = _own_line(context) if context.assignment.own_line else set(verdicts)
     return tuple(
         Move.of(
             attempt.candidate,
@@ -294,8 +314,20 @@ def history_of(context: StepContext) -> tuple[Move, ...]:
             baseline=context.baseline,
         )
         for attempt in context.attempts
-        if attempt.purpose == "search"
+        if attempt.purpose == "search" and attempt.candidate.sha256 in shown
     )
+
+
+def _own_line(context: StepContext) -> set[str]:
+    """The parents of an assignment and all that they were made from."""
+    parents = {attempt.candidate.sha256: attempt.candidate.parents for attempt in context.attempts}
+    line: set[str] = set()
+    waiting = list(context.assignment.parents)
+    while waiting:
+        if (sha256 := waiting.pop()) not in line:
+            line.add(sha256)
+            waiting += parents.get(sha256, ())
+    return line
 
 
 def _advice_about(context: StepContext, parents: Sequence[Attempt]) -> Advice | None:

@@ -161,6 +161,7 @@ def ask(
     parameters: Mapping[str, int | float | str | bool] | None = None,
     check: Callable[[Any], str] = lambda value: "",
     on_text: Callable[[int], None] = lambda characters: None,
+    draw: int = 0,
 ) -> Asked:
     """Ask a model for one structured reply; where it is not usable, once more with what is wrong with it.
 
@@ -168,6 +169,7 @@ def ask(
         reply: what is asked for.
         also: what is taken as well where it comes instead.
         check: what is wrong with a valid reply that still cannot be used; empty where nothing is.
+        draw: another number for each time that another answer to the same question is wanted.
 
     Raises:
         RoleFailed: no usable reply, twice; or no reply at all.
@@ -187,6 +189,7 @@ def ask(
             place=place._replace(attempt=attempt),
             max_output_tokens=max_output_tokens,
             parameters=parameters or {},
+            draw=draw,
         )
         try:
             answer = client.ask(request, on_text=on_text)

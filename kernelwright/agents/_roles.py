@@ -48,6 +48,7 @@ class Assignment(Record):
         model: which of a run's models is asked; empty for the only one.
         inspirations: kernels that are worth a look beside the parents.
         contrast: whether they are there to be compared with each other, by their speeds.
+        own_line: whether the Coder is told of its parents' own line alone, and of no other attempts.
         move: for ``transfer``, what was changed there: ``told`` in words, and for the offline Coder its ``change``.
     """
 
@@ -59,6 +60,7 @@ class Assignment(Record):
     model: str = ""
     inspirations: tuple[str, ...] = ()
     contrast: bool = False
+    own_line: bool = False
     move: Mapping[str, Any] = {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from kernelwright.agents._roles import Assignment, Attempt, Purpose, StepContext, best_attempt
+from kernelwright.agents._roles import Assignment, Attempt, Mode, Purpose, StepContext, best_attempt
 from kernelwright.records import Candidate
 
 EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
@@ -116,8 +116,7 @@ class BranchFromBest(OneLine):
         best = self._base(context)
         if best is None:
             return Assignment(mode="new")
-        long = len(best.candidate.source) > EDITED_CHARACTERS
-        return Assignment(mode="edit" if long else "improve", parents=(best.candidate.sha256,))
+        return Assignment(mode=_going_on(best), parents=(best.candidate.sha256,))
 
     def _other(self, context: StepContext, sample: int) -> Assignment:
         best = self._base(context)
@@ -145,6 +144,41 @@ class BranchFromBest(OneLine):
         by_hash = {attempt.candidate.sha256: attempt for attempt in context.attempts}
         furthest = max(failed, key=lambda attempt: (_progress(attempt), -int(attempt.action.get("sample") or 0)))
         return furthest if self._latest or _repairs_before(furthest, by_hash) < self._repairs else None
+
+
+class Trajectories(OneLine):
+    """Lines of kernels side by side that know nothing of each other: each sample goes on from its own latest kernel.
+
+    That is repaired where it failed, for as long as it takes, and improved where it passed, whether it was better than
+    the one before or not; no line is branched from another one (Kevin, arXiv:2507.11948).
+
+    Args:
+        samples: lines.
+    """
+
+    def __init__(self, samples: int = 1) -> None:
+        self._samples = samples
+
+    def assign(self, context: StepContext) -> tuple[Assignment, ...]:
+        """The next turn of every line."""
+        return tuple(self._turn(context, sample) for sample in range(self._samples))
+
+    def _turn(self, context: StepContext, sample: int) -> Assignment:
+        line = [a for a in context.attempts if int(a.action.get("sample") or 0) == sample]
+        if not line:
+            return Assignment(mode="new", sample=sample, own_line=True)
+        return Assignment(mode=_going_on(line[-1]), parents=(line[-1].candidate.sha256,), sample=sample, own_line=True)
+
+    def focus(self, context: StepContext) -> Attempt:
+        """The last attempt: of a Judge's advice only its line hears."""
+        return context.attempts[-1]
+
+
+def _going_on(attempt: Attempt) -> Mode:
+    """How the next kernel of a line is made from its latest one."""
+    if not attempt.verdict.passed:
+        return "repair"
+    return "edit" if len(attempt.candidate.source) > EDITED_CHARACTERS else "improve"
 
 
 GAIN = 0.02  # of the lower bound of the speedup, that counts

@@ -5,11 +5,13 @@ from __future__ import annotations
 from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
+from kernelwright.campaign._compare import Comparison, ProblemPair, Side, compare_runs
 from kernelwright.campaign._dispatch import DispatchMade, make_dispatch
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
 from kernelwright.campaign._ledger import duplicates_of, verifier_record
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._memory import ProblemMemory, RunMemory, library_of
+from kernelwright.campaign._paired import Mean, Measured, Paired, paired_means
 from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
@@ -25,11 +27,16 @@ __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "Comparison",
     "DispatchMade",
     "Elite",
     "Estimate",
     "IslandView",
+    "Mean",
+    "Measured",
+    "Paired",
     "ProblemMemory",
+    "ProblemPair",
     "RankedKernel",
     "Recipe",
     "RefereeLike",
@@ -40,8 +47,10 @@ __all__ = [
     "RunResult",
     "SearchView",
     "Session",
+    "Side",
     "at_variant",
     "at_variants",
+    "compare_runs",
     "device_class_of",
     "duplicates_of",
     "estimate",
@@ -54,6 +63,7 @@ __all__ = [
     "make_dispatch",
     "make_search",
     "optimize",
+    "paired_means",
     "problems_of",
     "read_candidate",
     "recipe_names",

@@ -13,7 +13,7 @@ from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._memory import RunMemory
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
-from kernelwright.campaign._recipes import load_recipe
+from kernelwright.campaign._recipes import load_recipe, planned_search
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
@@ -22,7 +22,6 @@ from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import StoreError, UsageError
-from kernelwright.evolution import axes_named
 from kernelwright.records import Problem, RunConfig
 
 if TYPE_CHECKING:
@@ -54,16 +53,16 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
     """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same.
 
     Raises:
-        UsageError: the recipe sets up a search that these kernels, or one model, cannot have.
+        UsageError: the recipe sets up a search that these kernels, or these models, cannot have; or it has none for
+            the models.
     """
-    search = load_recipe(settings.recipe).search
-    for island in () if search is None else search.islands:
-        axes_named(island.axes, settings.backend)
-        if island.model or (search is not None and search.models):
-            raise UsageError("the recipe names models, and a run has the one of --coder", hint="leave them out")
+    recipe = load_recipe(settings.recipe)
+    coder, models = absolute_spec(settings.coder), tuple(map(absolute_spec, settings.models))
+    search = planned_search(recipe, settings.backend, coder, models)
     return RunConfig(
         problems=tuple(problems),
-        coder=absolute_spec(settings.coder),
+        coder=coder,
+        models=models,
         judge=absolute_spec(settings.judge),
         verifier=absolute_spec(settings.verifier),
         backend=settings.backend,
@@ -129,11 +128,9 @@ class Campaign:
         if not ids or len(set(ids)) != len(ids):
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
         config = run_config(self._settings, ids).model_copy(update={"every_variant": every_variant})
-        (
-            coder_from_spec(config.coder, config.backend),
-            judge_from_spec(config.judge),
-            verifier_from_spec(config.verifier),
-        )
+        for spec in (config.coder, *config.models):
+            coder_from_spec(spec, config.backend)
+        judge_from_spec(config.judge), verifier_from_spec(config.verifier)
         with Models(self._settings, _specs(config)) as models, self._open_referee(self._settings) as referee:
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
@@ -312,7 +309,8 @@ class _Run:
 
 def _specs(config: RunConfig) -> tuple[str, ...]:
     """The models that a run asks."""
-    return tuple(spec for spec in (config.coder, config.judge, config.verifier) if is_model(spec))
+    asked = (config.coder, *config.models, config.judge, config.verifier)
+    return tuple(spec for spec in asked if is_model(spec))
 
 
 def _is_over(row: RunResult | None) -> bool:

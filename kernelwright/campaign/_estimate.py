@@ -68,8 +68,10 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     later = len(problems) * (settings.rounds - 1)
     roles = []
     if model:
-        tokens = int(samples * (first + later * each))
-        roles.append(_role("coder", settings.coder, evaluations, tokens, KERNEL_TOKENS, settings, prices))
+        writers = (settings.coder, *settings.models)  # as if they wrote equally many
+        tokens = int(samples * (first + later * each)) // len(writers)
+        prompts = max(evaluations // len(writers), 1)
+        roles += [_role("coder", spec, prompts, tokens, KERNEL_TOKENS, settings, prices) for spec in writers]
     if is_model(settings.judge):
         prompts = len(problems) * settings.rounds
         roles.append(_role("judge", settings.judge, prompts, int(prompts * each), ADVICE_TOKENS, settings, prices))

@@ -23,6 +23,7 @@ from kernelwright.agents import (
     StepState,
     StepTools,
     Strategy,
+    Trajectories,
     Verifier,
     Workbench,
     attempts_of,
@@ -154,9 +155,7 @@ class ProblemJob:
         tools = StepTools(
             problem=self.problem,
             coder=self.coder,
-            judge=None
-            if self._evolves and isinstance(self.judge, OfflineJudge)
-            else self.judge,  # it advises on one line
+            judge=None if isinstance(self.judge, OfflineJudge) and self._many_lines else self.judge,
             # Whoever reads the evidence and is no rule can make something of a profile.
             evaluate=partial(session.judge, explain=isinstance(self.judge, ModelRole)),
             ledger=ledger,
@@ -197,10 +196,17 @@ class ProblemJob:
         """Whether the recipe sets up an evolutionary search."""
         return self.config.search is not None
 
+    @property
+    def _many_lines(self) -> bool:
+        """Whether more than one line of kernels is followed: the rules of the offline Judge are for one."""
+        return self._evolves or (isinstance(self.coder, ModelRole) and self.settings.branch_from == "own")
+
     def _strategy(self) -> Strategy:
         if self.config.search is not None:
             moves = partial(self.memory.transfers, self.coder)
             return make_search(self.config, self.problem.id, samples=self._samples, moves=moves)
+        if self._many_lines:
+            return Trajectories(self._samples)
         if isinstance(self.coder, ModelRole):
             return BranchFromBest(self._samples, self.settings.repairs, latest=self.settings.branch_from == "latest")
         return OneAtATime()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from kernelwright.agents.llm import is_model
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.evolution import SearchPlan
-from kernelwright.records import Record
+from kernelwright.evolution import SearchPlan, axes_named
+from kernelwright.records import Backend, Record
 
 _FOLDER = Path(__file__).with_name("recipes")
 SUFFIX = ".toml"
@@ -25,6 +25,7 @@ class Recipe(Record):
 
     Attributes:
         source: the system that it follows, with where it was published; empty for our own.
+        differs: what it does otherwise than that system, or not at all; one sentence each.
         judge_is_coder: the Coder's model is the Judge as well, where none was named.
         verifier_is_coder: the Coder's model is the Verifier as well, where none was named.
         search: how an evolutionary search is set up; None for a recipe that follows one line of kernels.
@@ -33,6 +34,7 @@ class Recipe(Record):
     name: str
     summary: str
     source: str = ""
+    differs: tuple[str, ...] = ()
     judge_is_coder: bool = False
     verifier_is_coder: bool = False
     settings: Mapping[str, Any] = {}
@@ -76,6 +78,37 @@ def with_recipe(settings: Settings) -> Settings:
     if recipe.verifier_is_coder and is_model(settings.coder) and _is_open(settings, "verifier"):
         open_ones["verifier"] = settings.coder
     return settings.with_values(origin, **open_ones) if open_ones else settings
+
+
+def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequence[str] = ()) -> SearchPlan | None:
+    """A recipe's search as a run has it: with the models that write for the run; None where the recipe has none.
+
+    Raises:
+        UsageError: kernels of the backend have none of its axes, it names models that the run lacks, or there are
+            several models and no search to draw among them.
+    """
+    writers = (coder, *models)
+    if models and (unfit := [spec for spec in writers if not is_model(spec)]):
+        raise UsageError(f"{unfit[0]} is no language model, and a search draws among those", hint="name models alone")
+    if len(set(writers)) < len(writers):
+        raise UsageError("a model is named twice", hint="'models' are those beside the coder's")
+    plan = recipe.search
+    if plan is None:
+        if models:
+            raise UsageError(
+                f"the recipe {recipe.name} follows one line of kernels, and has one model write it",
+                hint="choose one that evolves kernels: 'kernelwright recipes list'",
+            )
+        return None
+    for island in plan.islands:
+        axes_named(island.axes, backend)
+    named = [*plan.models, *(island.model for island in plan.islands if island.model)]
+    if missing := [spec for spec in named if spec not in writers]:
+        raise UsageError(
+            f"the recipe {recipe.name} names the model {missing[0]}, which this run does not have",
+            hint=f"--set models={','.join(dict.fromkeys(missing))}",
+        )
+    return plan.model_copy(update={"models": writers}) if models and not plan.models else plan
 
 
 def _is_open(settings: Settings, name: str) -> bool:

@@ -9,12 +9,14 @@ from kernelwright.agents import (
     Coder,
     Judge,
     Memory,
+    ModelCoder,
     ModelScratchpad,
     ModelTester,
     ModelTools,
     NoMemory,
     OfflineScratchpad,
     Scratchpad,
+    SeveralCoders,
     Verifier,
     at_work,
     coder_from_spec,
@@ -51,7 +53,11 @@ class RunRoles:
 
     def coder(self, problem: Problem) -> Coder:
         """Who writes kernels for a problem."""
-        coder = coder_from_spec(self._config.coder, self._config.backend)
+        made = [self._writer(problem, spec) for spec in (self._config.coder, *self._config.models)]
+        return SeveralCoders([writer for writer in made if isinstance(writer, ModelCoder)]) if made[1:] else made[0]
+
+    def _writer(self, problem: Problem, spec: str) -> Coder:
+        coder = coder_from_spec(spec, self._config.backend)
         made: Coder = at_work(coder, lambda spec: self._tools(problem, spec, self._settings.coder_parameters))
         return made
 
@@ -102,6 +108,7 @@ class RunRoles:
             max_output_tokens=self._settings.max_output_tokens,
             history=self._settings.history,
             memory=self._memory(problem),
+            exemplar=self._settings.exemplar,
             on_text=lambda role, characters: self._tell(
                 CampaignEvent("writing", problem.id, {"role": role, "characters": characters})
             ),

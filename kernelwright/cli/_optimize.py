@@ -129,17 +129,20 @@ def optimize(
     """
     from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
     from kernelwright.agents.llm import recorded_problems
-    from kernelwright.campaign import with_recipe
+    from kernelwright.campaign import Campaign, run_config, with_recipe
 
     settings = with_recipe(common.settings(**flags))
     if not (problems or suite or level is not None or everything):
         problems = recorded_problems(settings.coder)
     chosen = choose_problems(problems, suite, level, everything, settings, variant)
-    coder_from_spec(settings.coder, settings.backend), judge_from_spec(settings.judge)
+    for spec in (settings.coder, *settings.models):
+        coder_from_spec(spec, settings.backend)
+    judge_from_spec(settings.judge)
     verifier_from_spec(settings.verifier)
+    run_config(settings, [problem.id for problem in chosen.problems])  # raises for a search that cannot be had
     if dry_run:
         return _show_plan(common, chosen, settings)
-    from kernelwright.campaign import EVERY, Campaign
+    from kernelwright.campaign import EVERY
 
     with common.open_store(settings) as store, show_progress() as listener:
         campaign = Campaign(settings, store, tell=listener, signals=True)

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from kernelwright.evolution import SearchPlan
 
 
+MANY = 1000  # from which a number in a recipe stands for all there are
+_LEARNS = {"models": ", models by what they gained for their cost", "nothing": ""}
+
+
 @click.group()
 def recipes() -> None:
     """List and show search recipes."""
@@ -55,17 +59,29 @@ def show(common: Common, recipe: str) -> None:
         lines.append("the coder's model is the verifier as well, unless --verifier names another one")
     if found.search is not None:
         lines += _search_lines(found.search)
-    common.show(found, *map(escape, lines), *([made] if found.settings else ["it leaves every setting as it is"]))
+    differs = ["what differs:", *(f"- {what}" for what in found.differs)] if found.differs else []
+    settings = made if found.settings else "it leaves every setting as it is"
+    common.show(found, *map(escape, lines), settings, *map(escape, differs))
+
+
+def _repairs(most: int) -> str:
+    if not most:
+        return "failed kernels are left alone"
+    return "a failed kernel is repaired " + ("for as long as it takes" if most >= MANY else f"{most} times at most")
 
 
 def _search_lines(plan: SearchPlan) -> list[str]:
     """An evolutionary search in words."""
     lines = [
         "places in the archive are " + ("won in races" if plan.races else "for the better timing"),
-        f"a failed kernel is repaired {plan.repairs} times at most"
-        if plan.repairs
-        else "failed kernels are left alone",
+        _repairs(plan.repairs),
     ]
+    if plan.repairs and plan.mends == "nothing_right":
+        lines.append("once a kernel is right, those that fail are left alone")
+    if plan.learns != "all":
+        lines.append("operators are drawn by their weights" + (_LEARNS[plan.learns]))
+    if plan.models:
+        lines.append(f"written by {', '.join(plan.models)}")
     if plan.inspirations:
         which = "of different speeds, to be compared" if plan.inspire == "contrast" else "of other islands and cells"
         lines.append(f"up to {plan.inspirations} other kernels are shown, {which}")
@@ -79,8 +95,9 @@ def _search_lines(plan: SearchPlan) -> list[str]:
     for island in plan.islands:
         drawn = ", ".join(f"{name} {weight:g}" for name, weight in island.operators.items())
         axes = ", ".join(island.axes) or "those usual for the backend"
-        founders = "all" if island.founders >= 1000 else island.founders
+        founders = "all" if island.founders >= MANY else island.founders
+        by = f"; written by {island.model}" if island.model else ""
         lines.append(
-            f"island {island.name}: axes {axes}; parents by {island.selection}; {founders} from nothing; {drawn}"
+            f"island {island.name}: axes {axes}; parents by {island.selection}; {founders} from nothing; {drawn}{by}"
         )
     return lines

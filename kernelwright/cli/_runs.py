@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,19 +24,20 @@ if TYPE_CHECKING:
     from kernelwright.records import RunConfig
     from kernelwright.store import RequestCount, RunCosts, RunRow, Store
 
-LAST = "last"
+_BEFORE_LAST = re.compile(r"last(?:~(\d{1,6}))?")
 LIVE = frozenset({"running", "paused", "interrupted"})
 
 
 def find_run(store: Store, name: str) -> RunRow:
-    """A run by its id, by a unique prefix of it, or the latest one for ``last``.
+    """A run by its id, by a unique prefix of it, or the latest one for ``last``; ``last~1`` is the one before that.
 
     Raises:
         UsageError: none, or several.
     """
     known = store.runs(limit=1000)
-    if name == LAST:
-        found = known[:1]
+    if before := _BEFORE_LAST.fullmatch(name):
+        number = int(before[1] or 0)
+        found = known[number : number + 1]
     else:
         found = [run for run in known if run.id == name] or [run for run in known if run.id.startswith(name.upper())]
     if len(found) == 1:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator._device import Device, find_device, read_state
     from kernelwright.evaluator._environment import environment
     from kernelwright.evaluator._facts import device_facts
-    from kernelwright.evaluator._metrics import fast_p, geometric_mean, pass_at_k, sol_score
+    from kernelwright.evaluator._metrics import Result, fast_p, geometric_mean, pass_at_k, sol_score
     from kernelwright.evaluator._referee import BASELINES, EvaluatorPool, Referee
     from kernelwright.evaluator._screen import kernel_backends
     from kernelwright.evaluator._session import ProblemSession
@@ -23,6 +23,7 @@ __all__ = [
     "EvaluatorPool",
     "ProblemSession",
     "Referee",
+    "Result",
     "device_facts",
     "environment",
     "fast_p",
@@ -40,6 +41,7 @@ _HOMES = {
     "EvaluatorPool": "_referee",
     "ProblemSession": "_session",
     "Referee": "_referee",
+    "Result": "_metrics",
     "device_facts": "_facts",
     "environment": "_environment",
     "fast_p": "_metrics",

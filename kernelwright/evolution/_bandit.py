@@ -15,6 +15,7 @@ from typing import NamedTuple
 _CURIOSITY = 0.5
 _WANDERING = 0.2  # share of steps that are drawn by the arms' weights alone
 _FORGETTING = 0.98  # of what was learned, with every step: what paid early need not pay late
+ANY = "any"  # the operator of an arm that is a model alone
 
 
 class Arm(NamedTuple):

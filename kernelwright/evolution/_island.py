@@ -92,7 +92,7 @@ class Island:
         return self._book[self._select(choices, rng).sha256]
 
     def to_repair(self, most: int) -> Attempt | None:
-        """The failed candidate to repair: the last one, unless that was tried often enough.
+        """The failed candidate to repair: the last one of the latest round, unless that was tried often enough.
 
         Where nothing has passed yet, the one that got furthest of all that were not given up.
         """
@@ -100,7 +100,9 @@ class Island:
         if not failed:
             return None
         if self.archive.cells:
-            return failed[-1] if failed[-1] is self._attempts[-1] else None
+            latest = self._attempts[-1].round
+            fresh = [a for a in failed if a.round == latest and not self._children[a.candidate.sha256]]
+            return fresh[-1] if fresh else None
         return max(failed, key=lambda a: (_FURTHEST.index(a.verdict.stage), -self._children[a.candidate.sha256]))
 
     def _repairs_before(self, attempt: Attempt) -> int:

@@ -54,12 +54,16 @@ class SearchPlan(Record):
 
     Attributes:
         islands: its populations; steps go round.
-        models: specs of the models that the bandit chooses from; none for the run's only one.
+        models: specs of the models that the bandit chooses from; none for those of the run.
+        learns: what the bandit chooses by what it gained for its cost: ``all``, operators and models together;
+            ``models``, while operators are drawn by their weights as they are; ``nothing``, both are drawn.
         migrate_every: steps after which each island's best goes to its neighbour; 0 for never.
         migration: ``ring``: to the next island; ``elite``: the best of all goes to every island.
         restart_after: steps of an island without a find after which it begins anew, its best kept elsewhere; 0: never.
         remeasure_every: steps after which the best kernel is timed once more; 0 for never.
         repairs: how often a failed kernel and its repairs are repaired before it is given up.
+        mends: when one is repaired: ``failures``, where an island's latest failed; ``nothing_right``, only while none
+            of the island's has passed.
         races: whether a place in the archive is lost only in a race; without it the better timing has it.
         inspirations: kernels shown beside the parents.
         inspire: which: ``neighbours``, the best of other islands and the elites of cells nearby; or ``contrast``, of
@@ -68,11 +72,13 @@ class SearchPlan(Record):
 
     islands: tuple[IslandPlan, ...] = Field((IslandPlan(),), min_length=1)
     models: tuple[str, ...] = ()
+    learns: Literal["all", "models", "nothing"] = "all"
     migrate_every: int = Field(8, ge=0)
     migration: Literal["ring", "elite"] = "ring"
     restart_after: int = Field(24, ge=0)
     remeasure_every: int = Field(16, ge=0)
     repairs: int = Field(3, ge=0)
+    mends: Literal["failures", "nothing_right"] = "failures"
     races: bool = True
     inspirations: int = Field(2, ge=0)
     inspire: Literal["neighbours", "contrast"] = "neighbours"

@@ -15,7 +15,7 @@ from typing import Any
 from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt, Duplicate
 from kernelwright.evolution._archive import Admission
 from kernelwright.evolution._axes import AXES
-from kernelwright.evolution._bandit import Arm, Bandit
+from kernelwright.evolution._bandit import ANY, Arm, Bandit
 from kernelwright.evolution._book import Book, Member
 from kernelwright.evolution._island import FOUND, Island
 from kernelwright.evolution._plan import Operator, SearchPlan
@@ -112,7 +112,7 @@ class Search:
         self._transferred |= _moves_in(asked)
         number = min(int(asked.get("island", 0)), len(self._islands) - 1)
         self._bandits[number].learn(
-            Arm(str(asked.get("mode", "new")), str(asked.get("model", ""))),
+            self._arm(str(asked.get("mode", "new")), str(asked.get("model", ""))),
             gain=0.0,
             cost_usd=float(duplicate.action.get("cost_usd") or 0.0),
             device_s=0.0,
@@ -130,7 +130,7 @@ class Search:
         admission = self._offer(number, attempt) if self._book.take(attempt) else None
         island.tell(attempt, admission)
         self._bandits[number].learn(
-            Arm(_operator_of(attempt), str(_assignment_of(attempt).get("model", ""))),
+            self._arm(_operator_of(attempt), str(_assignment_of(attempt).get("model", ""))),
             gain=gain if admission in FOUND or admission == "contest" else 0.0,
             cost_usd=float(attempt.action.get("cost_usd") or 0.0),
             device_s=sum(attempt.verdict.seconds.values()),
@@ -229,7 +229,8 @@ class Search:
         rng = random.Random(f"{self._seed}/{number}/{sample}")
         at = (number * count + sample) % len(self._islands)
         island = self._islands[at]
-        made = self._founding(island, rng) or self._bred(at, island, rng, sample)
+        first = sample < len(self._islands)  # of this island in this step
+        made = self._founding(island, rng, first=first) or self._bred(at, island, rng, sample)
         return made.model_copy(
             update={
                 "sample": sample,
@@ -241,9 +242,13 @@ class Search:
             }
         )
 
-    def _founding(self, island: Island, rng: random.Random) -> Assignment | None:
-        """A repair, or a kernel from nothing, where there is nothing to breed from yet; None where there is."""
-        failed = island.to_repair(self.plan.repairs)
+    def _founding(self, island: Island, rng: random.Random, *, first: bool) -> Assignment | None:
+        """A repair, or a kernel from nothing, where there is nothing to breed from yet; None where there is.
+
+        An island that holds kernels spends no more than the ``first`` candidate of a step on a failure.
+        """
+        mends = not island.archive.cells or (first and self.plan.mends == "failures")
+        failed = island.to_repair(self.plan.repairs) if mends else None
         if failed is not None and (island.archive.cells or rng.random() < 0.75):
             return Assignment(mode="repair", parents=(failed.candidate.sha256,))
         return Assignment(mode="new") if island.wants_founders or not island.archive.cells else None
@@ -264,8 +269,8 @@ class Search:
             "simplify": bool(first.attempt.candidate.parents),
         }
         models = (island.plan.model,) if island.plan.model else self.plan.models or ("",)
-        arms = [Arm(name, model) for name in island.plan.operators if possible.get(name, False) for model in models]
-        arm = self._bandits[at].choose(arms or [Arm("improve", models[0])], rng)
+        names = [name for name in island.plan.operators if possible.get(name, False)]
+        arm = self._draw(at, names or ["improve"], models, rng)
         if arm.operator == "new":
             return Assignment(mode="new", model=arm.model)
         if arm.operator == "cross" and second is not None:
@@ -274,12 +279,27 @@ class Search:
             move = moves[sample % len(moves)]  # those who work side by side get different ones
             return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=move)
         long = arm.operator == "improve" and len(first.attempt.candidate.source) > EDITED_CHARACTERS
-        mode: Any = "edit" if long else arm.operator
+        # an island that tells edits from rewrites means what it says
+        mode: Any = "edit" if long and "edit" not in island.plan.operators else arm.operator
         return Assignment(mode=mode, parents=(first.sha256,), model=arm.model)
 
     def _untried_moves(self, attempt: Attempt) -> list[dict[str, Any]]:
         """Moves for a kernel that nobody was asked for yet."""
         return [dict(move) for move in self._moves(attempt) if _name_of(move) not in self._transferred]
+
+    def _draw(self, at: int, operators: Sequence[str], models: Sequence[str], rng: random.Random) -> Arm:
+        """The operator and the model of the next step."""
+        if self.plan.learns == "all":
+            return self._bandits[at].choose([Arm(name, model) for name in operators for model in models], rng)
+        weights: Mapping[str, float] = dict(self.plan.islands[at].operators.items())
+        drawn = rng.choices(list(operators), weights=[weights.get(name, 0.0) or 1e-12 for name in operators])[0]
+        if self.plan.learns == "nothing" or len(models) == 1:
+            return Arm(drawn, rng.choice(list(models)))
+        return Arm(drawn, self._bandits[at].choose([self._arm(drawn, model) for model in models], rng).model)
+
+    def _arm(self, operator: str, model: str) -> Arm:
+        """What a step is booked under."""
+        return Arm(ANY if self.plan.learns == "models" else operator, model)
 
     def _inspirations(self, island: Island, parents: Sequence[str], rng: random.Random) -> tuple[str, ...]:
         """Kernels worth a look: the best of other islands, elites of cells beside the parent's; or a contrast."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kernelwright.prompts._exemplars import (
         CATEGORIES,
         Exemplar,
+        ExemplarChoice,
         exemplar_for,
         exemplar_names,
         family_of,
@@ -26,6 +27,7 @@ __all__ = [
     "CATEGORIES",
     "DeviceFacts",
     "Exemplar",
+    "ExemplarChoice",
     "KernelView",
     "Metric",
     "Move",
@@ -44,7 +46,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_exemplars": ("CATEGORIES", "Exemplar", "exemplar_for", "exemplar_names", "family_of", "read_exemplar"),
+    "_exemplars": (
+        "CATEGORIES",
+        "Exemplar",
+        "ExemplarChoice",
+        "exemplar_for",
+        "exemplar_names",
+        "family_of",
+        "read_exemplar",
+    ),
     "_metrics": ("Metric", "metrics_for"),
     "_quoting": ("Uncommented", "fence", "strip_comments"),
     "_render": ("Prompt", "names", "render"),

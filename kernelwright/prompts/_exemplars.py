@@ -9,16 +9,17 @@ from __future__ import annotations
 import ast
 import functools
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend, Problem, Record
 
-__all__ = ["CATEGORIES", "Exemplar", "exemplar_for", "exemplar_names", "family_of", "read_exemplar"]
+__all__ = ["CATEGORIES", "Exemplar", "ExemplarChoice", "exemplar_for", "exemplar_names", "family_of", "read_exemplar"]
 
 CATEGORIES: Final = (
     "pointwise", "reduction", "normalisation", "softmax", "loss", "gemm", "convolution", "pooling", "attention", "scan",
 )  # fmt: skip
+ExemplarChoice = Literal["category", "pointwise", "none"]
 _FOLDER = Path(__file__).with_name("exemplars")
 _BACKENDS: Final[tuple[Backend, ...]] = ("cpp", "cuda", "triton")
 # Words in the categories and names of problems; the first that occurs decides: "conv_epilogue" is a convolution.
@@ -99,12 +100,17 @@ def family_of(category: str) -> str | None:
     return next((family for word, family in _WORDS.items() if word in category.lower()), None)
 
 
-def exemplar_for(problem: Problem, backend: Backend) -> Exemplar | None:
+def exemplar_for(problem: Problem, backend: Backend, choice: ExemplarChoice = "category") -> Exemplar | None:
     """The exemplar to show beside a problem: of its category, or the nearest one; None where nothing is near.
 
     None as well where the problem's reference is the exemplar's own, whatever its variables are called.
+
+    Args:
+        choice: ``pointwise`` for that one whatever the problem is, ``none`` for none.
     """
-    family = family_of(problem.meta.category) or family_of(problem.name)
+    if choice == "none":
+        return None
+    family = choice if choice != "category" else family_of(problem.meta.category) or family_of(problem.name)
     if family is None:
         return None
     known = {category for b, category in exemplar_names() if b == backend}

@@ -7,9 +7,19 @@ from typing import Any
 
 from kernelwright.errors import StoreError
 from kernelwright.records import LLMCall
+from kernelwright.store._codec import dump_json
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import LoggedReply, RequestCount, Spending, StoredCall, UsedReply
 from kernelwright.store._runs import Runs
+
+_SUMS = (
+    "CAST(total(tokens) FILTER (WHERE state <> 'open') AS INTEGER) AS tokens, "
+    "total(cost_usd) FILTER (WHERE state <> 'open') AS cost_usd, "
+    "count(*) FILTER (WHERE state = 'open') AS open, "
+    "CAST(total(tokens) FILTER (WHERE state = 'open') AS INTEGER) AS open_tokens, "
+    "total(cost_usd) FILTER (WHERE state = 'open') AS open_cost_usd, "
+    "count(*) - count(cost_usd) AS unknown"
+)
 
 
 class Calls(Runs):
@@ -134,14 +144,19 @@ class Calls(Runs):
 
     def spending(self, run_id: str) -> Spending:
         """What a run's requests come to so far."""
+        rows = self._connection.rows(f"SELECT {_SUMS} FROM llm_requests WHERE run_id = ?", [run_id])
+        return Spending(**rows[0])
+
+    def problems_spending(self, run_id: str, problems: Sequence[str]) -> Spending:
+        """What a run's requests about some of its problems come to, replies that need no request included."""
         rows = self._connection.rows(
-            "SELECT CAST(total(tokens) FILTER (WHERE state <> 'open') AS INTEGER) AS tokens, "
-            "total(cost_usd) FILTER (WHERE state <> 'open') AS cost_usd, "
-            "count(*) FILTER (WHERE state = 'open') AS open, "
-            "CAST(total(tokens) FILTER (WHERE state = 'open') AS INTEGER) AS open_tokens, "
-            "total(cost_usd) FILTER (WHERE state = 'open') AS open_cost_usd, "
-            "count(*) - count(cost_usd) AS unknown FROM llm_requests WHERE run_id = ?",
-            [run_id],
+            "WITH wanted AS (SELECT value FROM json_each(:problems)), used AS ("
+            "SELECT state, tokens, cost_usd FROM llm_requests WHERE run_id = :run AND problem IN wanted "
+            "UNION ALL SELECT 'settled', coalesce(input_tokens, 0) + coalesce(output_tokens, 0), cost_usd "
+            "FROM llm_calls WHERE run_id = :run AND problem IN wanted AND id NOT IN "
+            "(SELECT call_id FROM llm_requests WHERE run_id = :run AND call_id IS NOT NULL)) "
+            f"SELECT {_SUMS} FROM used",
+            {"run": run_id, "problems": dump_json(list(problems))},
         )
         return Spending(**rows[0])
 

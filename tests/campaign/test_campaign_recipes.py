@@ -95,8 +95,8 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
     ("text", "message"),
     [
         ('[[search.islands]]\naxes = ["bound", "occupancy"]', "no axis 'occupancy'"),
-        ('[[search.islands]]\nmodel = "openai:other"', "names models"),
-        ('[search]\nmodels = ["openai:other"]', "names models"),
+        ('[[search.islands]]\nmodel = "openai:other"', "does not have"),
+        ('[search]\nmodels = ["openai:other"]', "does not have"),
     ],
 )
 def test_a_search_that_cannot_be_had_begins_no_run(tmp_path, text, message):

@@ -102,7 +102,7 @@ def test_a_dry_run_does_nothing(terminal):
         (("--suite", "kernelwrigt"), "did you mean kernelwright?"),
         (("softmax", "--coder", "policy:mine"), "not part of this version"),
         (("softmax", "--coder", "nobody"), "unknown coder"),
-        (("softmax", "--recipe", "kevin"), "unknown recipe"),
+        (("softmax", "--recipe", "kevim"), "unknown recipe"),
         (("softmax", "--set", "roundz=3"), "did you mean rounds"),
         (("softmax", "--rounds", "0"), "Invalid value for '--rounds'"),
         (("softmax", "--backend", "fortran"), "Invalid value for '--backend'"),

@@ -241,6 +241,95 @@ def test_inspirations_come_from_other_islands_and_from_neighbouring_cells():
     assert not set(asked.inspirations) & set(asked.parents)
 
 
+def test_an_island_that_tells_edits_from_rewrites_gets_both_however_long_a_source_is():
+    search = make(SearchPlan(islands=(IslandPlan(operators={"improve": 1.0, "edit": 1.0}),)))
+    long = candidate_of({"A": 0}).model_copy(update={"source": "#" * 7000})
+    search.tell(attempt_of(long, verdict_of(long, speedup=ratio(1.0))))
+    assert {search.ask(number)[0].mode for number in range(1, 30)} == {"edit", "improve"}
+
+
+def test_islands_of_different_kinds_keep_to_their_axes_operators_and_models():
+    wide = IslandPlan(name="wide", axes=("bound", "code"), selection="uniform", operators={"improve": 1}, model="m:a")
+    tuned = IslandPlan(name="tuned", axes=("bound",), selection="best", operators={"tune": 1}, model="m:b")
+    told = Told(SearchPlan(islands=(wide, tuned), migrate_every=0))
+    for number in range(4):
+        told.tell(number, 1.0 + number / 10, island=number % 2, mode="new", code_bytes=100.0 * 9**number)
+    asked = [told.search.ask(number)[0] for number in range(60)]
+    assert {(a.island, a.mode, a.model) for a in asked} == {(0, "improve", "m:a"), (1, "tune", "m:b")}
+    held = [{member.sha256 for member in island.archive.elites} for island in told.search.islands]
+    assert [len(elites) for elites in held] == [2, 1], (
+        "the second one has a single cell, and who holds it was not raced"
+    )
+    assert all(set(a.parents) <= held[a.island] for a in asked)
+
+
+@pytest.mark.parametrize(
+    ("learns", "drawn"), [("all", {"improve"}), ("models", {"improve", "tune"}), ("nothing", {"improve", "tune"})]
+)
+def test_operators_follow_what_they_gained_unless_they_have_fixed_shares(learns, drawn):
+    island = IslandPlan(operators={"improve": 1.0, "tune": 1.0})
+    told = Told(SearchPlan(islands=(island,), learns=learns, remeasure_every=0, restart_after=0, repairs=0))
+    told.tell(0, 1.0, mode="new")
+    for number in range(1, 30):
+        better = number % 2
+        told.tell(
+            number,
+            1.0 + number / 10,
+            parents=[0],
+            beside={0: 1.0 + number / 10 if better else 0.5},
+            mode="improve" if better else "tune",
+            code_bytes=100.0 * number,
+        )
+    modes = [told.search.ask(number)[0].mode for number in range(100, 160)]
+    assert drawn <= set(modes)
+    often = modes.count("improve") / len(modes)
+    assert often > 0.8 if learns == "all" else 0.3 < often < 0.7
+
+
+def test_a_bandit_over_models_forgets_which_operator_it_was():
+    plan = SearchPlan(models=("m:a", "m:b"), learns="models", remeasure_every=0, restart_after=0)
+    told = Told(plan)
+    first = told.tell(0, 1.0, mode="new")
+    for number in range(1, 25):
+        good = number % 2
+        candidate = told.kernel(number, [0], "tune" if number % 3 else "improve")
+        verdict = verdict_of(
+            candidate,
+            speedup=ratio(1.0 + number / 10),
+            rivals={first: ratio(1.0 + number / 10 if good else 0.5)},
+            metrics={"vector_bits": 512.0, "code_bytes": 100.0 * number},
+        )
+        asked = Assignment(mode=candidate.operator, parents=candidate.parents, model="m:a" if good else "m:b")
+        action = {"assignment": asked.model_dump(mode="json")}
+        told.search.tell(attempt_of(candidate, verdict, action=action, rivals=(first,)))
+    assert {arm for arm in told.search.bandits[0].state if arm.model} == {("any", "m:a"), ("any", "m:b")}
+    models = [told.search.ask(number)[0].model for number in range(100, 160)]
+    assert models.count("m:a") > 40
+
+
+def test_failures_are_left_alone_once_a_kernel_is_right_where_the_plan_says_so():
+    for mends, repaired in (("failures", True), ("nothing_right", False)):
+        told = Told(SearchPlan(repairs=3, mends=mends))
+        told.tell(0, None, mode="new", stage=Stage.COMPILED)
+        assert "repair" in {told.search.ask(number)[0].mode for number in range(20)}
+        told.tell(1, 1.0, mode="new")
+        told.tell(2, None, parents=[1])
+        assert (told.search.ask(3)[0].mode == "repair") == repaired
+
+
+def test_of_candidates_side_by_side_one_mends_and_the_others_go_on():
+    told = Told(SearchPlan(repairs=3, islands=(IslandPlan(operators={"improve": 1}),)))
+    told.tell(0, 1.0, mode="new")
+    failed = told.tell(1, None, parents=[0])
+    told.tell(2, 1.1, parents=[0], beside={0: 1.1})  # of the same round
+    asked = told.search.ask(2, 3)
+    assert [(a.mode, a.parents == (failed,)) for a in asked] == [
+        ("repair", True),
+        ("improve", False),
+        ("improve", False),
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------- places and races
 
 

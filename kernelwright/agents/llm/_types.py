@@ -34,7 +34,8 @@ class Place(NamedTuple):
 class Request:
     """One question. ``schema`` is the JSON schema that the reply must have.
 
-    Two requests with the same ``key`` are the same question, wherever they are asked.
+    Two requests with the same ``key`` are the same question, wherever they are asked. ``draw`` tells apart those that
+    ask the same for another answer: who samples anew wants no reply from the log.
     """
 
     system: str
@@ -44,6 +45,7 @@ class Request:
     place: Place
     max_output_tokens: int
     parameters: Parameters = field(default_factory=dict)
+    draw: int = 0
 
     @property
     def prompt(self) -> str:
@@ -56,7 +58,7 @@ class Request:
         return sha256_text(self.prompt)
 
     def key(self, provider: str, model: str) -> str:
-        """What a reply is kept under: provider, model, parameters, prompt, schema, and the number of the sample."""
+        """What a reply is kept under: provider, model, parameters, prompt, schema, and which sample it is."""
         content = {
             "provider": provider,
             "model": model,
@@ -65,6 +67,7 @@ class Request:
             "prompt": self.prompt_sha256,
             "schema": self.schema,
             "sample": self.place.sample,
+            **({"draw": self.draw} if self.draw else {}),
         }
         return sha256_text(json.dumps(content, sort_keys=True))
 

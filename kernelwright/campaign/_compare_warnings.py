@@ -1,0 +1,140 @@
+"""In what two runs differ besides how they search, and what makes their figures less than they seem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.campaign._compare_data import Result, RunData
+from kernelwright.campaign._paired import LEAST_PROBLEMS
+from kernelwright.records import Environment, RunConfig, Status
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+_PLACES = frozenset({"store", "cache_dir", "suite_dirs", "problems", "recipe", "search", "settings"})
+_BUDGETS = ("rounds", "max_minutes", "max_cost_usd", "max_tokens", "max_device_seconds")
+_UNEQUAL = 1.1  # ratio of the numbers of evaluations from which they are called unequal
+_SHOWN = 5
+
+
+def differing_settings(a: RunConfig, b: RunConfig) -> dict[str, tuple[str, str]]:
+    """Settings that differ, both as text; places on this machine are left out, and the recipes, which stand above."""
+    values = [
+        {**config.settings, **{k: v for k, v in config.model_dump(mode="json").items() if k not in _PLACES}}
+        for config in (a, b)
+    ]
+    names = sorted(set(values[0]) | set(values[1]) - _PLACES)
+    pairs = {name: (_text(values[0].get(name)), _text(values[1].get(name))) for name in names if name not in _PLACES}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def warnings_of(store: Store, a: RunData, b: RunData) -> tuple[str, ...]:
+    """One sentence each."""
+    sides = {"A": a, "B": b}
+    found = [warning for name, side in sides.items() for warning in _of_run(store, name, side)]
+    found += _left_out(a, b)
+    found += _of_both(a, b)
+    found += _environments(a, b)
+    timed = sum(not (one.untimed or other.untimed) for one, other in zip(a.results, b.results, strict=True))
+    if timed < len(a.results):
+        found.append(
+            f"{_problems(len(a.results) - timed)} with kernels that were never timed: correct, and left out of speedups"
+        )
+    if timed < LEAST_PROBLEMS:
+        found.append(f"{_problems(timed)} in common with times: too few for any conclusion about speed")
+    return tuple(found)
+
+
+def _of_run(store: Store, name: str, data: RunData) -> Iterator[str]:
+    """What is to be known of one run."""
+    if data.row.status != "finished":
+        yield f"run {name} is {data.row.status}, not finished"
+    counts: Mapping[str, Callable[[Result], bool]] = {
+        "not done: the best of the search so far counts": lambda found: not found.done,
+        "unconfirmed: times of the search count": lambda found: (
+            found.done and found.speedup is not None and not found.confirmed
+        ),
+        "withdrawn: a kernel that was quarantined afterwards counts as none": lambda found: found.withdrawn,
+        "without a valid reference: it counts as having no kernel": lambda found: (
+            found.row.status is Status.INVALID_REFERENCE
+        ),
+    }
+    for said, holds in counts.items():
+        count = sum(map(holds, data.results))
+        if count:
+            yield f"in run {name}, {_problems(count)} {said}"
+    reused = store.run_costs(data.row.id).reused_replies
+    if reused:
+        yield f"run {name} found {reused} replies in the log, which earlier runs paid for: it would cost more anew"
+
+
+def _left_out(a: RunData, b: RunData) -> Iterator[str]:
+    """Problems of which nothing is compared."""
+    ours, theirs = (set(side.row.config.problems) for side in (a, b))
+    common = set(a.problems)
+    for name, only in (("A", ours - theirs), ("B", theirs - ours)):
+        if only:
+            yield f"{_problems(len(only))} only in run {name}: left out"
+    if changed := (ours & theirs) - common:
+        yield f"{_problems(len(changed))} with another reference in each run: left out"
+
+
+def _of_both(a: RunData, b: RunData) -> Iterator[str]:
+    """What the two were asked for differently, besides their recipes."""
+    one, other = a.row.config, b.row.config
+    for what, name in (("coders", "coder"), ("backends", "backend"), ("sandboxes", "sandbox"), ("threads", "threads")):
+        if (left := getattr(one, name)) != (right := getattr(other, name)):
+            yield f"{what} differ: {left} and {right}"
+    if one.baselines != other.baselines:
+        yield f"baselines differ: {', '.join(one.baselines)} and {', '.join(other.baselines)}"
+    if one.sandbox == other.sandbox and (layers := _layers(a) ^ _layers(b)):
+        yield f"layers of the sandbox differ: {', '.join(sorted(layers))}"
+    budgets = [
+        f"{name} {_text(getattr(one, name))} and {_text(getattr(other, name))}"
+        for name in _BUDGETS
+        if getattr(one, name) != getattr(other, name)
+    ]
+    if one.settings.get("samples") != other.settings.get("samples"):
+        budgets.append(f"samples {_text(one.settings.get('samples'))} and {_text(other.settings.get('samples'))}")
+    if budgets:
+        yield f"budgets differ: {'; '.join(budgets)}"
+    counts = sorted((a.evaluations, b.evaluations))
+    if counts[1] > _UNEQUAL * counts[0]:
+        yield f"evaluations differ: {a.evaluations} and {b.evaluations}; the curves compare at equal numbers"
+    if a.row.software_version != b.row.software_version:
+        yield f"versions of kernelwright differ: {a.row.software_version} and {b.row.software_version}"
+
+
+def _layers(data: RunData) -> set[str]:
+    return {layer for found in data.results for layer in found.row.sandbox}
+
+
+def _environments(a: RunData, b: RunData) -> Iterator[str]:
+    """What differs between the machines, by the environments of all verdicts."""
+    ours, theirs = _environments_of(a), _environments_of(b)
+    if not ours or not theirs or {e.id for e in ours} == {e.id for e in theirs}:
+        return
+    told = []
+    for name in Environment.model_fields:
+        left, right = (sorted({_text(getattr(one, name)) for one in found}) for found in (ours, theirs))
+        if left != right:
+            told.append(name if name == "extra" else f"{name} {' or '.join(left)} and {' or '.join(right)}")
+    yield f"environments differ: {'; '.join(told[:_SHOWN]) or 'each has several'}"
+
+
+def _environments_of(data: RunData) -> Sequence[Environment]:
+    judged = [*data.confirmations, *(one for problem in data.problems for one in data.searched[problem])]
+    return list({one.environment.id: one.environment for one in judged}.values())
+
+
+def _problems(count: int) -> str:
+    return "1 problem" if count == 1 else f"{count} problems"
