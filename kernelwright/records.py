@@ -239,6 +239,17 @@ class Candidate(Record):
         return sha256_text(self.source.encode() + b"\0" + json.dumps(self.knobs, sort_keys=True).encode())
 
 
+class BuiltCode(Record):
+    """What is known of a candidate that was built and not run.
+
+    ``machine_code`` is the fingerprint of what it was built into, empty where nothing can be said; ``metrics`` are
+    figures of that code.
+    """
+
+    machine_code: str = ""
+    metrics: dict[str, float] = {}
+
+
 # --------------------------------------------------------------------------------------------------- verdicts
 
 
@@ -505,5 +516,6 @@ class RunConfig(Record):
     baselines: tuple[str, ...] = ("eager", "compile")
     recipe: str = "default"
     search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
+    tune: Mapping[str, Any] | None = None  # the plan of a search of one kernel's knobs; None where the run is none
     suite_dirs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
+from kernelwright.campaign._api import (
+    evaluate,
+    export_text,
+    language_of,
+    load_drop_in,
+    optimize,
+    read_candidate,
+    write_atomically,
+)
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._estimate import Estimate, RoleEstimate, estimate
@@ -14,6 +22,8 @@ from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
 from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchView, make_search, searches_of
+from kernelwright.campaign._tune import Tuner
+from kernelwright.campaign._tune_results import CostModelUse, TunedSetting, TunePlan, TuneResult
 
 __all__ = [
     "ArchiveMade",
@@ -21,6 +31,7 @@ __all__ = [
     "Campaign",
     "CampaignEvent",
     "CampaignResult",
+    "CostModelUse",
     "Elite",
     "Estimate",
     "IslandView",
@@ -33,9 +44,14 @@ __all__ = [
     "RunResult",
     "SearchView",
     "Session",
+    "TunePlan",
+    "TuneResult",
+    "TunedSetting",
+    "Tuner",
     "estimate",
     "evaluate",
     "export_text",
+    "language_of",
     "load_drop_in",
     "load_recipe",
     "make_archive",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +41,7 @@ from kernelwright.evaluator._timing import Plan, pinned
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
     Backend,
+    BuiltCode,
     Candidate,
     DeviceClass,
     Evaluation,
@@ -290,19 +293,44 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine.
         """
+        return self._built(candidate, self._alone).machine_code
+
+    def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
+        """Build candidates side by side, on all processors, while nothing is timed; their products are kept.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+            MachineError: a fault of ours or of the machine.
+        """
+        for backend in {candidate.backend for candidate in candidates}:
+            self.prepare_for(backend)
+        with self._referee.lane(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), "build") as threads:
+            return tuple(threads.map(lambda candidate: self._built(candidate, contextlib.nullcontext), candidates))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody times anything meanwhile, and this thread is on the referee's own core."""
+        with self._referee.lane(), pinned(self._referee.own_cpu):
+            yield
+
+    def _built(self, candidate: Candidate, lane: Callable[[], AbstractContextManager[None]]) -> BuiltCode:
+        """A candidate built, within ``lane``, by a worker that is not used otherwise."""
         if candidate.backend == "triton":
-            return ""
+            return BuiltCode()
         progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
         try:
             self._screen(candidate, progress, control=False, refuse=True)
             self._build_beforehand(candidate, progress)
-            with self._referee.lane(), pinned(self._referee.own_cpu):
+            with lane():
                 side = self._start(candidate, self.prepare_for(candidate.backend), "build", progress)
                 self._put_away(side, progress)
         except Refused:
-            return ""
-        built = self._referee.code.fingerprint(progress.products.values())
-        return fingerprint(self._referee.builds, progress.built, built) if candidate.backend == "cuda" else built
+            return BuiltCode()
+        products = tuple(progress.products.values())
+        built = self._referee.code.fingerprint(products)
+        if candidate.backend == "cuda":
+            return BuiltCode(machine_code=fingerprint(self._referee.builds, progress.built, built))
+        return BuiltCode(machine_code=built, metrics=self._referee.code.metrics(products))
 
     def builds_ahead(self, backend: Backend) -> bool:
         """Whether candidates of a backend can be built while others are timed; see :meth:`build_ahead`."""

@@ -6,14 +6,17 @@ from kernelwright.evolution._archive import Admission, Archive
 from kernelwright.evolution._axes import AXES, DEFAULT_AXES, Axis, Cell, Grid, Value, axes_named, describe
 from kernelwright.evolution._bandit import Arm, Bandit, Tally
 from kernelwright.evolution._book import Book, Measure, Member, pooled
+from kernelwright.evolution._knobs import SAMPLERS, KnobSearch, KnobSpace, Rank, Sampler, Setting
 from kernelwright.evolution._plan import USUAL_WEIGHTS, IslandPlan, SearchPlan
 from kernelwright.evolution._search import Search
 from kernelwright.evolution._selection import SELECTORS, Choice, selector
 from kernelwright.evolution._strategy import Evolution
+from kernelwright.evolution._tuning import Tried, Tuning, in_words
 
 __all__ = [
     "AXES",
     "DEFAULT_AXES",
+    "SAMPLERS",
     "SELECTORS",
     "USUAL_WEIGHTS",
     "Admission",
@@ -27,14 +30,22 @@ __all__ = [
     "Evolution",
     "Grid",
     "IslandPlan",
+    "KnobSearch",
+    "KnobSpace",
     "Measure",
     "Member",
+    "Rank",
+    "Sampler",
     "Search",
     "SearchPlan",
+    "Setting",
     "Tally",
+    "Tried",
+    "Tuning",
     "Value",
     "axes_named",
     "describe",
+    "in_words",
     "pooled",
     "selector",
 ]
