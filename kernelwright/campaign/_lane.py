@@ -118,11 +118,18 @@ class LaneSession:
         confirm: bool = False,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
         """Judge one candidate."""
         evaluation: Evaluation = self._use(
             lambda session: session.judge(
-                candidate, control=control, time=time, confirm=confirm, explain=explain, rivals=rivals
+                candidate,
+                control=control,
+                time=time,
+                confirm=confirm,
+                explain=explain,
+                rivals=rivals,
+                within_s=within_s,
             )
         )
         return evaluation

@@ -21,10 +21,12 @@ class Session(Protocol):
         confirm: bool = False,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
         """Judge one candidate.
 
         ``explain``: profile it as well where it is timed. ``rivals``: candidates that it is timed beside.
+        ``within_s``: seconds in which a confirmation should end, with as many process pairs as fit.
         """
         ...
 

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 BASELINE = "eager"  # it runs anyway, since timed outputs are held against its own; what counts is the default
-SPARE_S = 1.5  # of the time, for what ends a run
+SPARE_S = 2.0  # of the time, for what ends a run
 TRIES = 2  # of a judgement that a fault of the machine ended
+RACE_PAIRS = 48  # at most for a setting, where the search's own limit is higher: those that are close are alike
 _EVALUATION_S = 3.0  # how long one may take, while none was seen
+_PROCESS_PAIRS, _TURNS, _STARTS_S = 5, 12, 1.0  # of a confirmation: the least pairs, each one's turns and its beginning
+_MORE_SIDES = 1.6  # how much longer a turn takes there, where four processes have theirs
 
 
 class Tuner:
@@ -76,7 +79,12 @@ class Tuner:
         """
         started = self._clock()
         default = tuning_of(candidate, plan).default
-        settings = self._settings.with_values(self._settings.origin("baselines"), baselines=(BASELINE,))
+        settings = self._settings.with_values(
+            "run tune",
+            baselines=(BASELINE,),
+            race_pairs=min(self._settings.race_pairs, RACE_PAIRS),
+            looks=tuple(look for look in self._settings.looks if look <= RACE_PAIRS) or self._settings.looks[:1],
+        )
         config = RunConfig(
             problems=(problem.id,),
             coder="tune",
@@ -205,6 +213,7 @@ class TuneJob:
     tell: Callable[[CampaignEvent], None]
     noise: float
     _longest_s: float = 0.0  # an evaluation took, build included
+    _turns_s: list[float] = field(default_factory=list)  # one of each evaluation
     _built: dict[str, BuiltCode] = field(default_factory=dict)
 
     def run(self, session: Session) -> TuneResult:
@@ -283,6 +292,9 @@ class TuneJob:
         action = {"setting": setting, MACHINE_CODE: code, RIVALS: [rival.sha256 for rival in rivals]}
         evaluation_id = self._ledger.record(evaluation, step=self._rows, action=action)
         self._longest_s = max(self._longest_s, began_s - self.left_s())
+        timing = evaluation.verdict.timing
+        if timing is not None:
+            self._turns_s.append(evaluation.verdict.seconds.get("time", 0.0) / max(timing.pairs, 1))
         self._rows += 1
         self._tuning.tell(attempt_of_row(self.store.evaluation(evaluation_id)))
         self._note(
@@ -294,7 +306,8 @@ class TuneJob:
     ) -> Evaluation:
         for left in reversed(range(TRIES)):
             try:
-                return session.judge(candidate, confirm=confirm, rivals=rivals)
+                within_s = self.left_s() - SPARE_S if confirm else None
+                return session.judge(candidate, confirm=confirm, rivals=rivals, within_s=within_s)
             except SandboxError:
                 raise
             except MachineError as error:
@@ -330,8 +343,9 @@ class TuneJob:
         return self._longest_s or _EVALUATION_S
 
     def _confirmation_s(self) -> float:
-        """How long the confirmation may take, and what follows."""
-        return SPARE_S + 4 * self._next_s()
+        """How long the shortest confirmation takes, and what follows."""
+        turn_s = sorted(self._turns_s)[len(self._turns_s) // 2] if self._turns_s else _EVALUATION_S / _TURNS
+        return SPARE_S + _PROCESS_PAIRS * (_STARTS_S + _TURNS * _MORE_SIDES * turn_s)
 
     # ------------------------------------------------------------------------------------------ ending
 

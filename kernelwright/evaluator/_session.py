@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -206,6 +208,7 @@ class ProblemSession:
         profile: bool = True,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -217,6 +220,8 @@ class ProblemSession:
             profile: compile a GPU's kernels for its architectures as well, and say what they take.
             explain: say where the time goes of what was timed without a confirmation, too, which takes seconds.
             rivals: other candidates of the backend, each once, to be timed in the same turns; see ``Timing.rivals``.
+            within_s: seconds in which a confirmation should end: it takes fewer process pairs where more do not fit,
+                though never fewer than five, and is not profiled.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -241,6 +246,7 @@ class ProblemSession:
                     profile=profile and progress.device is None,
                     explain=explain,
                     rivals=rivals,
+                    within_s=within_s,
                 )
         except Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
@@ -404,7 +410,9 @@ class ProblemSession:
         profile: bool,
         explain: bool,
         rivals: Sequence[Candidate],
+        within_s: float | None,
     ) -> None:
+        began = monotonic()
         if profile and candidate.backend == "triton":  # nothing is timed meanwhile
             progress.beside = self._beside.submit(self._static_profile, candidate, progress)
         check_set = self.prepare_for(candidate.backend)
@@ -435,9 +443,10 @@ class ProblemSession:
         if timed and confirm:
             with progress.timed("confirm"), state_noted(progress):
                 self._on_stage("confirm")
-                bench.timekeeper.confirm(candidate, check_set, progress, rivals)
+                until = math.inf if within_s is None else began + within_s
+                bench.timekeeper.confirm(candidate, check_set, progress, rivals, until=until)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
-        if timed and (confirm or explain):
+        if timed and ((confirm and within_s is None) or explain):
             if progress.device is not None:
                 self._examine(progress.device, candidate, check_set, progress, sanitize=confirm)
             else:
