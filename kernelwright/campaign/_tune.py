@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import MACHINE_CODE, RIVALS, Duplicate
 from kernelwright.campaign._campaign import ENDED, OpenReferee, open_local_referee, problems_of
+from kernelwright.campaign._costs import Costs, learned_costs
 from kernelwright.campaign._ledger import StoreLedger, duplicates_of
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._results import CampaignEvent, RunResult, RunStatus
@@ -151,6 +152,7 @@ class Tuner:
             left_s=lambda: limit_s - (self._clock() - started),
             tell=self._tell,
             noise=self._settings.search_noise_bound,
+            environment=referee.environment_for(config.backend).id,
         )
         status: RunStatus = "failed"
         try:
@@ -201,7 +203,8 @@ class _Stopped(Exception):
 
 @dataclass
 class TuneJob:
-    """One kernel's tuning. ``left_s``: seconds that it may still take; ``noise``: what counts as no difference."""
+    """One kernel's tuning. ``left_s``: seconds that it may still take; ``noise``: what counts as no difference;
+    ``environment``: where it is judged."""
 
     run_id: str
     problem: Problem
@@ -212,15 +215,16 @@ class TuneJob:
     left_s: Callable[[], float]
     tell: Callable[[CampaignEvent], None]
     noise: float
+    environment: str
     _longest_s: float = 0.0  # an evaluation took, build included
     _turns_s: list[float] = field(default_factory=list)  # one of each evaluation
+    _costs: Costs | None = None
     _built: dict[str, BuiltCode] = field(default_factory=dict)
 
     def run(self, session: Session) -> TuneResult:
         """Search, confirm, and say what came of it."""
         self._ledger = StoreLedger(self.store, self.run_id, self.problem.id)
-        self._model = CostModelUse()
-        self._tuning = tuning_of(self.given, self.plan)
+        self._tuning = tuning_of(self.given, self.plan, self._rank())
         self._replay()
         space = self._tuning.space
         self._note(
@@ -232,6 +236,17 @@ class TuneJob:
             return self._confirm(session)
         except _Stopped as stopped:
             return self._unfinished(str(stopped))
+
+    def _rank(self) -> Rank | None:
+        """What orders settings before they are built: a model, where this store taught it more than chance knows."""
+        if not self.plan.cost_model:
+            self._model = CostModelUse(reason="as was asked")
+            return None
+        costs = learned_costs(self.store, self.given.backend, self.environment, self.run_id)
+        self._costs, self._model = costs, costs.use
+        if costs.before.model is None:
+            return None
+        return lambda settings: costs.expected(self.problem, [self._tuning.candidate_of(s) for s in settings])
 
     # ------------------------------------------------------------------------------------------ searching
 
@@ -258,7 +273,15 @@ class TuneJob:
                 return
             if batch[0].sha256 not in self._built:
                 self._build(session, batch)
-            self._one(session, batch[0])
+            self._one(session, self._first(batch))
+
+    def _first(self, batch: Sequence[Candidate]) -> Candidate:
+        """The one of those that are built which promises most: what comes after it loses its race the sooner."""
+        metrics = {candidate.sha256: self._built[candidate.sha256].metrics for candidate in batch}
+        if self._costs is None or not all(metrics.values()):
+            return batch[0]
+        expected = self._costs.expected_built(self.problem, batch, metrics)
+        return batch[max(range(len(batch)), key=lambda place: (expected[place], -place))]
 
     def _build(self, session: Session, batch: Sequence[Candidate]) -> None:
         """Build what is tried next, before it is timed; on a device, which others have meanwhile, beside that."""

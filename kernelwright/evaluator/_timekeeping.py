@@ -155,14 +155,14 @@ class Timekeeper:
     ) -> None:
         """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
 
-        Rivals run in every pair and have a say in nothing but their own comparison.
+        Rivals run in every pair and have a say in nothing but their own comparison, unless a time is set.
 
         Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
         beyond three times the noise bound, the machine was disturbed, and all of it is void.
 
         Args:
             until: on the monotonic clock: no process pair beyond the first five begins that would end later, and what
-                was void is not tried again.
+                was void is not tried again. Where there are rivals, they then say how many pairs are wanted.
 
         Raises:
             MachineError: it was void every time.
@@ -215,7 +215,8 @@ class Timekeeper:
                 values.setdefault(name, []).append(value)
             process += 1
             if process == statistics.FIRST_PROCESS_PAIRS:
-                decide = (name for name in values if name != CONTROL and not is_foreign(name))
+                raced = math.isfinite(until) and bool(rivals.roles)
+                decide = (name for name in values if name != CONTROL and is_foreign(name) == raced)
                 whole = [values[name] for name in decide if len(values[name]) == process]
                 needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
                 wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)

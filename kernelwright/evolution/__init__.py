@@ -6,6 +6,15 @@ from kernelwright.evolution._archive import Admission, Archive
 from kernelwright.evolution._axes import AXES, DEFAULT_AXES, Axis, Cell, Grid, Value, axes_named, describe
 from kernelwright.evolution._bandit import Arm, Bandit, Tally
 from kernelwright.evolution._book import Book, Measure, Member, pooled
+from kernelwright.evolution._cost_model import (
+    CostModel,
+    Example,
+    Learned,
+    features_of,
+    learn,
+    rank_correlation,
+    static_metrics,
+)
 from kernelwright.evolution._knobs import SAMPLERS, KnobSearch, KnobSpace, Rank, Sampler, Setting
 from kernelwright.evolution._plan import USUAL_WEIGHTS, IslandPlan, SearchPlan
 from kernelwright.evolution._search import Search
@@ -27,11 +36,14 @@ __all__ = [
     "Book",
     "Cell",
     "Choice",
+    "CostModel",
     "Evolution",
+    "Example",
     "Grid",
     "IslandPlan",
     "KnobSearch",
     "KnobSpace",
+    "Learned",
     "Measure",
     "Member",
     "Rank",
@@ -45,7 +57,11 @@ __all__ = [
     "Value",
     "axes_named",
     "describe",
+    "features_of",
     "in_words",
+    "learn",
     "pooled",
+    "rank_correlation",
     "selector",
+    "static_metrics",
 ]
