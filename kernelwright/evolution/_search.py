@@ -17,6 +17,7 @@ from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import Arm, Bandit
 from kernelwright.evolution._book import Book, Member
 from kernelwright.evolution._island import FOUND, Island
+from kernelwright.evolution._knob_operator import KnobOperator
 from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
 from kernelwright.records import Backend, Candidate
@@ -52,6 +53,7 @@ class Search:
         self._book = Book(baseline, AXES)
         self._islands = [Island(island, backend, self._book, races=plan.races) for island in plan.islands]
         self._bandits = [Bandit(dict(island.operators.items())) for island in plan.islands]
+        self._knobs = KnobOperator(seed, baseline)
         self._steps = 0
         self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
         self._measured_at: dict[str, int] = {}
@@ -93,6 +95,7 @@ class Search:
         """Take in an evaluation. Evaluations must be told in the order in which they were made."""
         candidate = attempt.candidate
         if attempt.purpose == "search":
+            self._knobs.tell(attempt)
             self._told_candidate(attempt)
         else:
             self._told_again(attempt)
@@ -105,6 +108,7 @@ class Search:
         Like evaluations, they must be told in their order.
         """
         self._steps += 1
+        self._knobs.tell_duplicate(duplicate)
         asked = duplicate.action.get("assignment") or {}
         number = min(int(asked.get("island", 0)), len(self._islands) - 1)
         self._bandits[number].learn(
@@ -223,7 +227,7 @@ class Search:
                 "sample": sample,
                 "island": at,
                 "seed": rng.randrange(1, _SEEDS),
-                "model": made.model or island.plan.model,
+                "model": "" if made.knobs else made.model or island.plan.model,
                 "inspirations": self._inspirations(island, made.parents, rng),
                 "contrast": self.plan.inspire == "contrast",
             }
@@ -241,26 +245,30 @@ class Search:
         first = island.parent(rng)
         assert first is not None
         second = island.parent(rng, but=(first.sha256,))
-        moves = self._moves(first.attempt.candidate) if "transfer" in island.plan.operators else ()
+        moves = self._moves(first.candidate) if "transfer" in island.plan.operators else ()
+        tuned = not _has_schedule(first) and "tune" in island.plan.operators and self._knobs.applies(first.candidate)
         possible = {
             "new": True,
             "improve": True,
             "edit": True,
             "cross": second is not None,
-            "tune": "KNOBS" in first.attempt.candidate.source,
+            "tune": _has_schedule(first) and "KNOBS" in first.candidate.source,
             "transfer": bool(moves),
-            "simplify": bool(first.attempt.candidate.parents),
+            "simplify": bool(first.candidate.parents),
         }
         models = (island.plan.model,) if island.plan.model else self.plan.models or ("",)
         arms = [Arm(name, model) for name in island.plan.operators if possible.get(name, False) for model in models]
+        arms += [Arm("tune", "")] * tuned  # which asks no model
         arm = self._bandits[at].choose(arms or [Arm("improve", models[0])], rng)
         if arm.operator == "new":
             return Assignment(mode="new", model=arm.model)
         if arm.operator == "cross" and second is not None:
             return Assignment(mode="cross", parents=(first.sha256, second.sha256), model=arm.model)
+        if arm.operator == "tune" and tuned:
+            return Assignment(mode="tune", parents=(first.sha256,), knobs=self._knobs.setting(first.candidate))
         if arm.operator == "transfer":
             return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=dict(moves[0]))
-        long = arm.operator == "improve" and len(first.attempt.candidate.source) > EDITED_CHARACTERS
+        long = arm.operator == "improve" and len(first.candidate.source) > EDITED_CHARACTERS
         mode: Any = "edit" if long else arm.operator
         return Assignment(mode=mode, parents=(first.sha256,), model=arm.model)
 
@@ -284,6 +292,11 @@ class Search:
             return 0
         pairs = zip(island.archive.cell_of(member.sha256), island.archive.cell_of(parent), strict=True)
         return sum(ours != theirs for ours, theirs in pairs)
+
+
+def _has_schedule(member: Member) -> bool:
+    """Whether its constants are choices of the offline Coder's schedule, which turns them with all others."""
+    return member.attempt.action.get("schedule") is not None
 
 
 def _assignment_of(attempt: Attempt) -> Mapping[str, Any]:

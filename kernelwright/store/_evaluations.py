@@ -173,8 +173,8 @@ class Evaluations(Calls):
     ) -> list[StoredEvaluation]:
         """Evaluations in the order in which they were recorded, without samples and artifacts.
 
-        Each argument that is given narrows them; ``before``: only those recorded before what has this id, such as a run;
-        ``current_only`` leaves out those of earlier versions of a problem.
+        Each argument that is given narrows them; ``before``: only those recorded before what has that id, a run for
+        example; ``current_only`` leaves out those of earlier versions of a problem.
         """
         wanted = {
             "evaluations.run_id = ?": run_id,

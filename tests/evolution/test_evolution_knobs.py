@@ -8,9 +8,9 @@ import math
 import pytest
 from evolution_world import attempt_of, verdict_of
 
-from kernelwright.agents import RIVALS, Duplicate
+from kernelwright.agents import RIVALS, Assignment, Attempt, Duplicate
 from kernelwright.errors import UsageError
-from kernelwright.evolution import SAMPLERS, KnobSearch, KnobSpace, Tuning
+from kernelwright.evolution import SAMPLERS, IslandPlan, KnobSearch, KnobSpace, Search, SearchPlan, Tuning
 from kernelwright.inline import compile_time_knobs, declared_knobs, knob_settings
 from kernelwright.records import Candidate, Speedup, Status
 
@@ -241,3 +241,80 @@ def test_a_candidate_without_choices_cannot_be_tuned():
     for source in ("A = 1\n", 'KNOBS = {"A": [1]}\n'):
         with pytest.raises(UsageError, match="declares no knobs"):
             Tuning(GIVEN.model_copy(update={"source": source}), baseline="eager", most=12)
+
+
+# ----------------------------------------------------------------------------------------------- the operator
+
+
+KNOBBED = 'KNOBS = {"A": [1, 2, 4, 8], "B": [1, 2, 3, 4, 5, 6]}\nA = 1\nB = 1\nwith_a_kernel()\n'
+
+
+class Tunes:
+    """A search that may only tune, told kernels that a model wrote."""
+
+    def __init__(self, source=KNOBBED, **operators: float) -> None:
+        plan = SearchPlan(islands=(IslandPlan(operators=operators or {"tune": 1.0}),), models=("openai:a", "openai:b"))
+        self.search = Search(plan, seed="7", backend="cpp", baseline="eager")
+        self.given = GIVEN.model_copy(update={"source": source})
+        self.told: list[Attempt] = []
+
+    def tell(self, candidate: Candidate, median: float | None, action=None) -> None:
+        speedup = None if median is None else Speedup(median=median, low=median - 0.01, high=median, faster=True)
+        status = Status.PASSED if median is not None else Status.COMPILE_ERROR
+        verdict = verdict_of(candidate, speedup=speedup, status=status)
+        self.told.append(attempt_of(candidate, verdict, action={"schedule": None, **(action or {})}))
+        self.search.tell(self.told[-1])
+
+    def made(self, asked: Assignment) -> Candidate:
+        return self.given.model_copy(update={"knobs": dict(asked.knobs), "parents": asked.parents})
+
+
+def test_the_search_sets_declared_knobs_itself_and_asks_no_model():
+    tunes = Tunes()
+    tunes.tell(tunes.given, 1.0)
+    seen = set()
+    for number in range(12):
+        asked = tunes.search.ask(number)[0]
+        assert (asked.mode, asked.model) == ("tune", "")
+        assert set(asked.knobs) == {"A", "B"}
+        seen.add(key(asked.knobs))
+        tunes.tell(tunes.made(asked), 1 + math.exp(-abs(asked.knobs["B"] - 5)), asked.model_dump(mode="json"))
+    assert len(seen) == 12, "no setting is tried twice, whichever parent is chosen"
+
+
+def test_the_next_setting_follows_from_what_was_told():
+    tunes, again = Tunes(), Tunes()
+    for search in (tunes, again):
+        search.tell(search.given, 1.0)
+        search.tell(search.given.model_copy(update={"knobs": {"A": 2}}), 1.2)
+    assert tunes.search.ask(3) == again.search.ask(3)
+
+
+def test_what_has_nothing_left_to_try_is_not_tuned():
+    tunes = Tunes('KNOBS = {"A": [1, 2, 3]}\nA = 1\n', tune=5.0, improve=0.1)
+    tunes.tell(tunes.given, 1.0)
+    asked = {tunes.search.ask(number)[0].mode for number in range(30)}
+    assert "tune" in asked
+    failed = {"assignment": {"mode": "tune", "knobs": {"A": 2}}}
+    tunes.tell(tunes.given.model_copy(update={"knobs": {"A": 2}}), None, failed)
+    duplicate = Duplicate(
+        round=1,
+        after=2,
+        candidate="d" * 64,
+        twin=tunes.given.sha256,
+        same="program",
+        action={"assignment": {"mode": "tune", "parents": [tunes.given.sha256], "knobs": {"A": 3}}},
+    )
+    tunes.search.tell_duplicate(duplicate)
+    modes = {tunes.search.ask(number)[0].mode for number in range(30)}
+    assert modes == {"improve"}, "nor is a setting repaired that failed"
+
+
+def test_kernels_without_knobs_and_schedules_of_the_offline_coder_are_left_as_they_were():
+    plain = Tunes("kernel()\n", tune=5.0, improve=0.1)
+    plain.tell(plain.given, 1.0)
+    assert {plain.search.ask(number)[0].mode for number in range(30)} == {"improve"}
+    offline = Tunes()
+    offline.tell(offline.given, 1.0, {"schedule": {"UNROLL": True}})
+    asked = offline.search.ask(1)[0]
+    assert (asked.mode, dict(asked.knobs)) == ("tune", {})
