@@ -36,6 +36,7 @@ BASELINE = "eager"  # it runs anyway, since timed outputs are held against its o
 SPARE_S = 2.0  # of the time, for what ends a run
 TRIES = 2  # of a judgement that a fault of the machine ended
 RACE_PAIRS = 48  # at most for a setting, where the search's own limit is higher: those that are close are alike
+LOOKS = (8, 24, 48)  # at the baseline, of which little is asked: no hopeless setting is to wait for a late one
 _EVALUATION_S = 3.0  # how long one may take, while none was seen
 _PROCESS_PAIRS, _TURNS, _STARTS_S = 5, 12, 1.0  # of a confirmation: the least pairs, each one's turns and its beginning
 _MORE_SIDES = 1.6  # how much longer a turn takes there, where four processes have theirs
@@ -84,7 +85,7 @@ class Tuner:
             "run tune",
             baselines=(BASELINE,),
             race_pairs=min(self._settings.race_pairs, RACE_PAIRS),
-            looks=tuple(look for look in self._settings.looks if look <= RACE_PAIRS) or self._settings.looks[:1],
+            looks=LOOKS if self._settings.origin("looks") == "default" else self._settings.looks,
         )
         config = RunConfig(
             problems=(problem.id,),
