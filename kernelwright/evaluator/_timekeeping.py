@@ -162,7 +162,8 @@ class Timekeeper:
 
         Args:
             until: on the monotonic clock: no process pair beyond the first five begins that would end later, and what
-                was void is not tried again. Where there are rivals, they then say how many pairs are wanted.
+                was void is not tried again. Where there are rivals, they then say how many pairs are wanted, and to
+                half the usual width.
 
         Raises:
             MachineError: it was void every time.
@@ -218,7 +219,8 @@ class Timekeeper:
                 raced = math.isfinite(until) and bool(rivals.roles)
                 decide = (name for name in values if name != CONTROL and is_foreign(name) == raced)
                 whole = [values[name] for name in decide if len(values[name]) == process]
-                needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
+                target = self._settings.target_half_width / (2 if raced else 1)
+                needed = [statistics.stein_confirmation(found, target) for found in whole]
                 wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
         return values
 

@@ -124,12 +124,21 @@ def test_a_winner_of_races_that_is_no_faster_after_all_is_no_improvement(setting
     assert "nor that nothing is" in result.summary
 
 
-def test_a_winner_that_the_confirmation_refuses_gives_way_to_the_default(settings, store):
+def test_a_setting_that_the_confirmation_finds_faster_than_the_default_gets_one_of_its_own(settings, store):
+    words = dict.fromkeys(GOOD, 0.8) | {"v0": 1.0, "v0 A=2 B=2": 0.98}
+    referee = FakeReferee(words, confirmed_speedups={"v0 A=2 B=2": 1.2})
+    result = tune(settings, store, referee)
+    assert confirmed(referee) == ["v0", "v0 A=2 B=2"]
+    assert (result.outcome, result.setting) == ("improved", {"A": 2, "B": 2})
+    assert store.evaluation(result.evaluation).verdict.timing.confirmed
+
+
+def test_a_winner_that_the_confirmation_refuses_gives_way_to_the_next(settings, store):
     notes: list[str] = []
     referee = FakeReferee(GOOD, statuses={"v0 A=4 B=1 confirmed": Status.QUARANTINED})
     result = tune(settings, store, referee, tell=lambda event: notes.append(str(event.data.get("text"))))
-    assert confirmed(referee) == ["v0 A=4 B=1", "v0"]
-    assert result.best == GIVEN.sha256
+    assert confirmed(referee) == ["v0 A=4 B=1", "v0", "v0 A=2 B=1"]
+    assert result.setting == {"A": 2, "B": 1}
     assert any("refused A = 4" in note for note in notes)
 
 
