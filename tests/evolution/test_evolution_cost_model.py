@@ -21,9 +21,14 @@ def examples(*, law: float, problems: int = 8, kernels: int = 12, static: bool =
     made = []
     for number in range(problems):
         level = rng.gauss(0, 2)
-        for _ in range(kernels):
+        for _ in range(kernels):  # each problem has a feature that no other one has
             lanes = rng.choice([4.0, 8.0, 16.0])
-            features = {"choice:LANES": lanes, "choice:OTHER": rng.random(), "problem:size": float(number)}
+            features = {
+                "choice:LANES": lanes,
+                "choice:OTHER": rng.random(),
+                "problem:size": float(number),
+                f"only:{number}": 1.0,
+            }
             features |= {"static:code_bytes": lanes * 100} if static else {}
             made.append(Example(f"p{number}", features, level + law * math.log2(lanes) + rng.gauss(0, 0.1)))
     return made
