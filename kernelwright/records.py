@@ -277,6 +277,17 @@ class Candidate(Record):
         return sha256_text(self.source.encode() + b"\0" + json.dumps(self.knobs, sort_keys=True).encode())
 
 
+class BuiltCode(Record):
+    """What is known of a candidate that was built and not run.
+
+    ``machine_code`` is the fingerprint of what it was built into, empty where nothing can be said; ``metrics`` are
+    figures of that code.
+    """
+
+    machine_code: str = ""
+    metrics: dict[str, float] = {}
+
+
 # --------------------------------------------------------------------------------------------------- verdicts
 
 
@@ -593,5 +604,6 @@ class RunConfig(Record):
     recipe: str = "default"
     search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
     every_variant: bool = False  # its problems are all their variants: those too small to time are left alone
+    tune: Mapping[str, Any] | None = None  # the plan of a search of one kernel's knobs; None where the run is none
     suite_dirs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}

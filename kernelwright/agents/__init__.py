@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.agents._duplicates import find_twin, program_of
+from kernelwright.agents._duplicates import MACHINE_CODE, find_twin, program_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._memory import Memory, NoMemory
@@ -85,6 +85,7 @@ from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier,
 
 __all__ = [
     "EDITED_CHARACTERS",
+    "MACHINE_CODE",
     "MOST_CHARACTERS",
     "MOST_GENERATORS",
     "MUTATIONS",

@@ -27,6 +27,7 @@ from kernelwright.agents._replies import (
 )
 from kernelwright.agents._roles import Attempt, CoderError, Proposal, StepContext
 from kernelwright.agents.llm import FILE_WORDS, ModelClient, Parameters, Place
+from kernelwright.inline import apply_knobs
 from kernelwright.prompts import DeviceFacts, ExemplarChoice, KernelView, Move, Task, exemplar_for, render
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
@@ -152,7 +153,7 @@ class ModelCoder(ModelRole):
             if isinstance(value, EditReply):
                 if not parents:
                     return "", "edits need a parent; write the whole file"
-                return apply_edits(parents[0].candidate.source, value.edits)
+                return apply_edits(_view(parents[0]).source, value.edits)
             return unfenced(value.source), ""
 
         def problem(value: Any) -> str:
@@ -175,7 +176,7 @@ class ModelCoder(ModelRole):
             return candidate_of(source, "", None).sha256
 
         anew = assignment.mode == "new"
-        views = [KernelView.of(parent.candidate, parent.verdict, parent.artifacts) for parent in parents]
+        views = [_view(parent) for parent in parents]
         asked = self._ask(
             context,
             f"coder-{_ASKED_AS.get(assignment.mode, assignment.mode)}",
@@ -263,6 +264,17 @@ class ModelJudge(ModelRole):
 def reply_schemas() -> dict[str, dict[str, Any]]:
     """The JSON schema that each prompt asks for, by the prompt's name."""
     return {name: schema_of(reply) for name, reply in REPLIES.items()}
+
+
+def _view(attempt: Attempt) -> KernelView:
+    """A kernel as a Coder goes on from it: its knobs stand in its text, since what it writes has its own."""
+    view = KernelView.of(attempt.candidate, attempt.verdict, attempt.artifacts)
+    if not view.knobs:
+        return view
+    try:
+        return view.model_copy(update={"source": apply_knobs(view.source, view.knobs), "knobs": {}})
+    except (ValueError, SyntaxError):  # which is what its verdict says
+        return view
 
 
 def _shown(views: Sequence[KernelView]) -> dict[str, Any]:

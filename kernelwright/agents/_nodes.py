@@ -26,6 +26,7 @@ from kernelwright.agents._roles import (
     Workbench,
 )
 from kernelwright.agents._scratchpad import Scratchpad
+from kernelwright.agents._set_knobs import set_knobs
 from kernelwright.agents._strategy import OneAtATime, Strategy
 from kernelwright.agents._verifier import Forecast, Verifier, passes_over, track_record
 from kernelwright.errors import KernelwrightError
@@ -210,12 +211,16 @@ def assignments(tools: StepTools, state: StepState) -> tuple[Assignment, ...]:
 
 
 def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Ask the Coder, and store its candidate before anything else happens to it."""
+    """Ask the Coder, and store its candidate before anything else happens to it.
+
+    Where the search has chosen a kernel's knobs itself, nobody is asked.
+    """
     given = state.get("assignment")
     assignment = assignments(tools, state)[0] if given is None else Assignment.model_validate(given)
     answer = ProposalState(sample=assignment.sample, proposal="", action={}, calls=[], reason="", ends=False)
     try:
-        proposal = tools.coder.propose(context_of(tools, state, assignment))
+        context = context_of(tools, state, assignment)
+        proposal = set_knobs(context, assignment) if assignment.knobs else tools.coder.propose(context)
     except RoleFailed as failed:
         return {"proposals": [{**answer, "reason": failed.message}]}
     answer["reason"] = proposal.rationale
@@ -251,7 +256,8 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     if evaluation_id is not None:
         action = {**action, **tools.ledger.action(evaluation_id)}
     else:
-        forecast = _forecast(tools, state, candidate, pending["sample"])
+        chosen = bool(action.get("assignment", {}).get("knobs"))  # by the search, which pays for no forecast of it
+        forecast = None if chosen else _forecast(tools, state, candidate, pending["sample"])
         if forecast is not None and forecast.passed_over:
             reason = f"not judged, since a {forecast.outcome} is expected: {forecast.reason}"
             failures = [*state["failures"], _failure(state, "verifier", reason)]
@@ -405,6 +411,8 @@ def advise(tools: StepTools, state: StepState) -> dict[str, Any]:
         return {}
     context = context_of(tools, state)
     focus = tools.strategy.focus(context)
+    if focus is None:
+        return {}
     try:
         advice = tools.judge.advise(context, tools.ledger.evaluation(focus.evaluation_id))
     except RoleFailed as failed:

@@ -14,6 +14,7 @@ from kernelwright.records import (
     Backend,
     Candidate,
     Evaluation,
+    KnobValue,
     LLMCall,
     Problem,
     Record,
@@ -37,7 +38,7 @@ class Assignment(Record):
     """What a Coder is asked for, and the hashes of the kernels that it is to be made from.
 
     ``new`` starts from the reference, ``repair`` from a kernel that failed, ``improve`` and ``edit`` (by replacing
-    parts of its text) from one that passed, ``cross`` from two of those; ``tune`` changes its declared knobs alone,
+    parts of its text) from one that passed, ``cross`` from two of those; ``tune`` changes its constants alone,
     ``transfer`` makes the change ``move`` that was measured on another problem, and ``simplify`` is to leave it as fast
     with less code.
 
@@ -49,6 +50,7 @@ class Assignment(Record):
         inspirations: kernels that are worth a look beside the parents.
         contrast: whether they are there to be compared with each other, by their speeds.
         own_line: whether the Coder is told of its parents' own line alone, and of no other attempts.
+        knobs: for ``tune``, the setting of the parent's declared knobs, where the search chose it and asks no Coder.
         move: for ``transfer``, what was changed there: ``told`` in words, and for the offline Coder its ``change``.
     """
 
@@ -61,6 +63,7 @@ class Assignment(Record):
     inspirations: tuple[str, ...] = ()
     contrast: bool = False
     own_line: bool = False
+    knobs: Mapping[str, KnobValue] = {}
     move: Mapping[str, Any] = {}
 
 

@@ -23,8 +23,11 @@ class Strategy(Protocol):
         """What the Coders of this round are asked for, side by side; their ``sample`` numbers differ."""
         ...
 
-    def focus(self, context: StepContext) -> Attempt:
-        """The attempt that the Judge is to speak about: where the next round will begin."""
+    def focus(self, context: StepContext) -> Attempt | None:
+        """The attempt that the Judge is to speak about: where the next round will begin.
+
+        None where nobody would read it.
+        """
         ...
 
     def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:

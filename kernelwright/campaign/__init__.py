@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from kernelwright.campaign._api import evaluate, export_text, load_drop_in, optimize, read_candidate, write_atomically
+from kernelwright.campaign._api import (
+    evaluate,
+    export_text,
+    language_of,
+    load_drop_in,
+    optimize,
+    read_candidate,
+    write_atomically,
+)
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._compare import Comparison, ProblemPair, Side, compare_runs
@@ -18,6 +26,8 @@ from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
 from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchView, make_search, searches_of
+from kernelwright.campaign._tune import Tuner
+from kernelwright.campaign._tune_results import CostModelUse, TunedSetting, TunePlan, TuneResult
 from kernelwright.campaign._variants import EVERY, at_variant, at_variants, device_class_of
 
 __all__ = [
@@ -28,6 +38,7 @@ __all__ = [
     "CampaignEvent",
     "CampaignResult",
     "Comparison",
+    "CostModelUse",
     "DispatchMade",
     "Elite",
     "Estimate",
@@ -48,6 +59,10 @@ __all__ = [
     "SearchView",
     "Session",
     "Side",
+    "TunePlan",
+    "TuneResult",
+    "TunedSetting",
+    "Tuner",
     "at_variant",
     "at_variants",
     "compare_runs",
@@ -56,6 +71,7 @@ __all__ = [
     "estimate",
     "evaluate",
     "export_text",
+    "language_of",
     "library_of",
     "load_drop_in",
     "load_recipe",

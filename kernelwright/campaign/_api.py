@@ -47,7 +47,7 @@ def read_candidate(
     )
 
 
-def _language_of(candidate: Candidate) -> Backend:
+def language_of(candidate: Candidate) -> Backend:
     """The backend that a file's own kernels are for, where that is not the one that it was given for."""
     from kernelwright.evaluator import kernel_backends
 
@@ -109,7 +109,7 @@ def evaluate(
     found = problem if isinstance(problem, Problem) else find_problem(problem, settings.suite_dirs)
     given = read_candidate(candidate, found, backend=backend or settings.backend, knobs=knobs)
     if backend is None and settings.origin("backend") == "default":
-        given = given.model_copy(update={"backend": _language_of(given)})
+        given = given.model_copy(update={"backend": language_of(given)})
     found = at_variant(found, variant, given.backend, settings)
     given = given.model_copy(update={"problem_id": found.id})
     with open_referee(settings) as referee:

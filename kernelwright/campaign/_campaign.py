@@ -147,6 +147,8 @@ class Campaign:
             UsageError: no such run, it has ended, or another process drives it.
         """
         stored = self._store.run(run_id)
+        if stored.config.tune is not None:
+            raise UsageError(f"run {stored.id} tunes one kernel", hint="kernelwright.campaign.Tuner resumes it")
         if stored.status in ENDED:
             raise UsageError(
                 f"run {stored.id} is {stored.status}", hint=f"'kernelwright runs show {stored.id}' shows its results"

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 from kernelwright.campaign._referee import RefereeLike, Session
-from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
+from kernelwright.records import Backend, BuiltCode, Candidate, Evaluation, InputGenerator, Problem
 
 T = TypeVar("T")
 
@@ -118,11 +118,18 @@ class LaneSession:
         confirm: bool = False,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
         """Judge one candidate."""
         evaluation: Evaluation = self._use(
             lambda session: session.judge(
-                candidate, control=control, time=time, confirm=confirm, explain=explain, rivals=rivals
+                candidate,
+                control=control,
+                time=time,
+                confirm=confirm,
+                explain=explain,
+                rivals=rivals,
+                within_s=within_s,
             )
         )
         return evaluation
@@ -136,6 +143,11 @@ class LaneSession:
         """Fingerprint of what a candidate is built into."""
         found: str = self._use(lambda session: session.machine_code(candidate))
         return found
+
+    def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
+        """Build candidates side by side while nothing is timed."""
+        built: tuple[BuiltCode, ...] = self._use(lambda session: session.build_all(candidates))
+        return built
 
     def builds_ahead(self, backend: Backend) -> bool:
         """Whether candidates can be built while others are timed."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from kernelwright.records import Backend, Candidate, Environment, Evaluation, InputGenerator, Problem
+from kernelwright.records import Backend, BuiltCode, Candidate, Environment, Evaluation, InputGenerator, Problem
 
 
 class Session(Protocol):
@@ -21,10 +21,12 @@ class Session(Protocol):
         confirm: bool = False,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
         """Judge one candidate.
 
         ``explain``: profile it as well where it is timed. ``rivals``: candidates that it is timed beside.
+        ``within_s``: seconds in which a confirmation should end, with as many process pairs as fit.
         """
         ...
 
@@ -34,6 +36,10 @@ class Session(Protocol):
 
     def machine_code(self, candidate: Candidate) -> str:
         """Fingerprint of what a candidate is built into; empty where nothing is known of it."""
+        ...
+
+    def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
+        """Build candidates side by side while nothing is timed."""
         ...
 
     def builds_ahead(self, backend: Backend) -> bool:

@@ -91,7 +91,7 @@ def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
         return ()
     by_problem: dict[str, list[Attempt]] = {}
     for evaluation in store.evaluations(run_id=run.id, control=False, confirmed=False):
-        by_problem.setdefault(evaluation.candidate.problem_id, []).append(_attempt(evaluation))
+        by_problem.setdefault(evaluation.candidate.problem_id, []).append(attempt_of_row(evaluation))
     again: dict[str, list[Duplicate]] = {}
     for problem_id, duplicate in duplicates_of(store, run.id):
         again.setdefault(problem_id, []).append(duplicate)
@@ -104,7 +104,8 @@ def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
     return tuple(views)
 
 
-def _attempt(stored: StoredEvaluation) -> Attempt:
+def attempt_of_row(stored: StoredEvaluation) -> Attempt:
+    """A stored evaluation as the search is told it."""
     return Attempt(
         round=stored.step or 0,
         evaluation_id=stored.id,

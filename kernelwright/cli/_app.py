@@ -43,6 +43,7 @@ COMMANDS = {
     "resume": CommandHome("_optimize:resume", "Go on with a run that was stopped."),
     "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
     "store": CommandHome("_store:store", "Check and back up the database."),
+    "tune": CommandHome("_tune:tune", "Search the best setting of a candidate's knobs."),
     "version": CommandHome("_version:version", "Print the version."),
 }
 

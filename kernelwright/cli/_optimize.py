@@ -164,10 +164,13 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
     """
     from kernelwright.campaign import Campaign
     from kernelwright.cli._runs import find_run
+    from kernelwright.cli._tune import resume_tuning
 
     settings = common.settings()
     with common.open_store(settings) as store:
         run = find_run(store, run_id)
+        if run.config.tune is not None:
+            return resume_tuning(common, settings, store, run, budgets)
         with show_progress() as listener:
             result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, **budgets)
         lints = findings_of_rows(store, result.rows, result.run_id, settings)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +44,7 @@ from kernelwright.evaluator._timing import Plan, pinned
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
     Backend,
+    BuiltCode,
     Candidate,
     DeviceClass,
     Evaluation,
@@ -208,6 +213,7 @@ class ProblemSession:
         profile: bool = True,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -219,6 +225,8 @@ class ProblemSession:
             profile: compile a GPU's kernels for its architectures as well, and say what they take.
             explain: say where the time goes of what was timed without a confirmation, too, which takes seconds.
             rivals: other candidates of the backend, each once, to be timed in the same turns; see ``Timing.rivals``.
+            within_s: seconds in which a confirmation should end: it takes fewer process pairs where more do not fit,
+                though never fewer than five, and is not profiled.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -243,6 +251,7 @@ class ProblemSession:
                     profile=profile and progress.device is None,
                     explain=explain,
                     rivals=rivals,
+                    within_s=within_s,
                 )
         except Refused as refused:
             status, failed_stage, reason = refused.status, refused.stage, refused.reason
@@ -296,19 +305,44 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine.
         """
+        return self._built(candidate, self._alone).machine_code
+
+    def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
+        """Build candidates side by side, on all processors, while nothing is timed; their products are kept.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+            MachineError: a fault of ours or of the machine.
+        """
+        for backend in {candidate.backend for candidate in candidates}:
+            self.prepare_for(backend)
+        with self._referee.lane(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), "build") as threads:
+            return tuple(threads.map(lambda candidate: self._built(candidate, contextlib.nullcontext), candidates))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody times anything meanwhile, and this thread is on the referee's own core."""
+        with self._referee.lane(), pinned(self._referee.own_cpu):
+            yield
+
+    def _built(self, candidate: Candidate, lane: Callable[[], AbstractContextManager[None]]) -> BuiltCode:
+        """A candidate built, within ``lane``, by a worker that is not used otherwise."""
         if candidate.backend == "triton":
-            return ""
+            return BuiltCode()
         progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
         try:
             self._screen(candidate, progress, control=False, refuse=True)
             self._build_beforehand(candidate, progress)
-            with self._referee.lane(), pinned(self._referee.own_cpu):
+            with lane():
                 side = self._start(candidate, self.prepare_for(candidate.backend), "build", progress)
                 self._put_away(side, progress)
         except Refused:
-            return ""
-        built = self._referee.code.fingerprint(progress.products.values())
-        return fingerprint(self._referee.builds, progress.built, built) if candidate.backend == "cuda" else built
+            return BuiltCode()
+        products = tuple(progress.products.values())
+        built = self._referee.code.fingerprint(products)
+        if candidate.backend == "cuda":
+            return BuiltCode(machine_code=fingerprint(self._referee.builds, progress.built, built))
+        return BuiltCode(machine_code=built, metrics=self._referee.code.metrics(products))
 
     def builds_ahead(self, backend: Backend) -> bool:
         """Whether candidates of a backend can be built while others are timed; see :meth:`build_ahead`."""
@@ -390,7 +424,9 @@ class ProblemSession:
         profile: bool,
         explain: bool,
         rivals: Sequence[Candidate],
+        within_s: float | None,
     ) -> None:
+        began = monotonic()
         if profile and candidate.backend == "triton":  # nothing is timed meanwhile
             progress.beside = self._beside.submit(self._static_profile, candidate, progress)
         check_set = self.prepare_for(candidate.backend)
@@ -421,9 +457,10 @@ class ProblemSession:
         if timed and confirm:
             with progress.timed("confirm"), state_noted(progress):
                 self._on_stage("confirm")
-                bench.timekeeper.confirm(candidate, check_set, progress, rivals)
+                until = math.inf if within_s is None else began + within_s
+                bench.timekeeper.confirm(candidate, check_set, progress, rivals, until=until)
                 progress.stage = Stage.CONFIRMED if progress.timing and progress.timing.confirmed else Stage.TIMED
-        if timed and (confirm or explain):
+        if timed and ((confirm and within_s is None) or explain):
             if progress.device is not None:
                 self._examine(progress.device, candidate, check_set, progress, sanitize=confirm)
             else:

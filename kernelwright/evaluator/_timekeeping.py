@@ -9,6 +9,7 @@ import contextlib
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Literal, NoReturn
 
 import numpy as np
@@ -144,22 +145,34 @@ class Timekeeper:
         progress.timing = progress.timing.model_copy(update={"rivals": rivals})
 
     def confirm(
-        self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Sequence[Candidate] = ()
+        self,
+        candidate: Candidate,
+        check_set: CheckSet,
+        progress: Progress,
+        rivals: Sequence[Candidate] = (),
+        *,
+        until: float = math.inf,
     ) -> None:
         """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
 
-        Rivals run in every pair and have a say in nothing but their own comparison.
+        Rivals run in every pair and have a say in nothing but their own comparison, unless a time is set.
 
         Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
         beyond three times the noise bound, the machine was disturbed, and all of it is void.
+
+        Args:
+            until: on the monotonic clock: no process pair beyond the first five begins that would end later, and what
+                was void is not tried again. Where there are rivals, they then say how many pairs are wanted, and to
+                half the usual width.
 
         Raises:
             MachineError: it was void every time.
         """
         for _ in range(_CONFIRM_TRIES):
+            began = monotonic()
             progress.samples = [sample for sample in progress.samples if sample.phase != "confirm"]
             against = Rivals(rivals, self._start_rival)
-            values = self._process_pairs(candidate, check_set, progress, against)
+            values = self._process_pairs(candidate, check_set, progress, against, until)
             control = values.pop(CONTROL)
             eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
             bound = self._noise.bound(eager_ms, self._settings.noise_bound)
@@ -177,18 +190,22 @@ class Timekeeper:
                 self._floor(check_set, progress)
                 return
             progress.artifacts["void confirmation"] = f"control ratio {strayed.ratios()[0]:.4f}"
+            if 2 * monotonic() - began > until:
+                break
         raise MachineError(
             f"{self._problem.id}: two processes of the same code were timed {abs(strayed.estimate):.1%} apart",
             hint="the machine is too busy for a confirmation; run it again when it is quieter",
         )
 
     def _process_pairs(
-        self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Rivals
+        self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Rivals, until: float
     ) -> dict[str, list[float]]:
         """The log-ratios of all process pairs by baseline and rival, and the control's."""
         values: dict[str, list[float]] = {}
-        wanted, process = self._settings.confirm_pairs, 0
+        wanted, process, began = self._settings.confirm_pairs, 0, monotonic()
         while process < wanted:
+            if process >= statistics.FIRST_PROCESS_PAIRS and (monotonic() - began) / process > until - monotonic():
+                break
             kept = len(progress.samples)
             try:
                 found = self._process_pair(candidate, check_set, process, progress, rivals)
@@ -199,9 +216,11 @@ class Timekeeper:
                 values.setdefault(name, []).append(value)
             process += 1
             if process == statistics.FIRST_PROCESS_PAIRS:
-                decide = (name for name in values if name != CONTROL and not is_foreign(name))
+                raced = math.isfinite(until) and bool(rivals.roles)
+                decide = (name for name in values if name != CONTROL and is_foreign(name) == raced)
                 whole = [values[name] for name in decide if len(values[name]) == process]
-                needed = [statistics.stein_confirmation(found, self._settings.target_half_width) for found in whole]
+                target = self._settings.target_half_width / (2 if raced else 1)
+                needed = [statistics.stein_confirmation(found, target) for found in whole]
                 wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
         return values
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from kernelwright.agents import Attempt
 from kernelwright.evolution._axes import Axis, Value, describe
-from kernelwright.records import Backend, Interval
+from kernelwright.records import Backend, Candidate, Interval
 
 Comparison = Literal["better", "worse", "unknown"]
 
@@ -73,6 +73,11 @@ class Member:
         self.attempt = attempt
         self.descriptor = descriptor
         self.measures: tuple[Measure, ...] = ()
+
+    @property
+    def candidate(self) -> Candidate:
+        """The kernel itself."""
+        return self.attempt.candidate
 
     @property
     def sha256(self) -> str:

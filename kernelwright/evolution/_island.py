@@ -94,9 +94,11 @@ class Island:
     def to_repair(self, most: int) -> Attempt | None:
         """The failed candidate to repair: the last one of the latest round, unless that was tried often enough.
 
-        Where nothing has passed yet, the one that got furthest of all that were not given up.
+        Where nothing has passed yet, the one that got furthest of all that were not given up. A setting of knobs is not
+        repaired: another one is tried.
         """
-        failed = [a for a in self._attempts if not a.verdict.passed and self._repairs_before(a) < most]
+        failed = [a for a in self._attempts if not (a.verdict.passed or _set_by_search(a))]
+        failed = [a for a in failed if self._repairs_before(a) < most]
         if not failed:
             return None
         if self.archive.cells:
@@ -112,3 +114,9 @@ class Island:
         while at.candidate.operator == "repair" and at.candidate.parents and at.candidate.parents[0] in by_hash:
             count, at = count + 1, by_hash[at.candidate.parents[0]]
         return count
+
+
+def _set_by_search(attempt: Attempt) -> bool:
+    """Whether the search chose a known kernel's knobs, and nobody wrote anything."""
+    asked = attempt.action.get("assignment") or {}
+    return bool(asked.get("knobs"))

@@ -18,6 +18,7 @@ from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import ANY, Arm, Bandit
 from kernelwright.evolution._book import Book, Member
 from kernelwright.evolution._island import FOUND, Island
+from kernelwright.evolution._knob_operator import KnobOperator
 from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
 from kernelwright.records import Backend
@@ -54,6 +55,7 @@ class Search:
         self._book = Book(baseline, AXES)
         self._islands = [Island(island, backend, self._book, races=plan.races) for island in plan.islands]
         self._bandits = [Bandit(dict(island.operators.items())) for island in plan.islands]
+        self._knobs = KnobOperator(seed, baseline)
         self._steps = 0
         self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
         self._measured_at: dict[str, int] = {}
@@ -96,6 +98,7 @@ class Search:
         """Take in an evaluation. Evaluations must be told in the order in which they were made."""
         candidate = attempt.candidate
         if attempt.purpose == "search":
+            self._knobs.tell(attempt)
             self._told_candidate(attempt)
         else:
             self._told_again(attempt)
@@ -108,6 +111,7 @@ class Search:
         Like evaluations, they must be told in their order.
         """
         self._steps += 1
+        self._knobs.tell_duplicate(duplicate)
         asked = duplicate.action.get("assignment") or {}
         self._transferred |= _moves_in(asked)
         number = min(int(asked.get("island", 0)), len(self._islands) - 1)
@@ -236,7 +240,7 @@ class Search:
                 "sample": sample,
                 "island": at,
                 "seed": rng.randrange(1, _SEEDS),
-                "model": made.model or island.plan.model,
+                "model": "" if made.knobs else made.model or island.plan.model,
                 "inspirations": self._inspirations(island, made.parents, rng),
                 "contrast": self.plan.inspire == "contrast",
             }
@@ -259,26 +263,29 @@ class Search:
         assert first is not None
         second = island.parent(rng, but=(first.sha256,))
         moves = self._untried_moves(first.attempt) if island.plan.operators.get("transfer") else []
+        tuned = not _has_schedule(first) and "tune" in island.plan.operators and self._knobs.applies(first.candidate)
         possible = {
             "new": True,
             "improve": True,
             "edit": True,
             "cross": second is not None,
-            "tune": "KNOBS" in first.attempt.candidate.source,
+            "tune": _has_schedule(first) and "KNOBS" in first.candidate.source,
             "transfer": bool(moves),
-            "simplify": bool(first.attempt.candidate.parents),
+            "simplify": bool(first.candidate.parents),
         }
         models = (island.plan.model,) if island.plan.model else self.plan.models or ("",)
-        names = [name for name in island.plan.operators if possible.get(name, False)]
-        arm = self._draw(at, names or ["improve"], models, rng)
+        names = [name for name in island.plan.operators if possible.get(name, False)] + ["tune"] * tuned
+        arm = self._draw(at, names or ["improve"], models, rng, free=("tune",) if tuned else ())
         if arm.operator == "new":
             return Assignment(mode="new", model=arm.model)
         if arm.operator == "cross" and second is not None:
             return Assignment(mode="cross", parents=(first.sha256, second.sha256), model=arm.model)
+        if arm.operator == "tune" and tuned:
+            return Assignment(mode="tune", parents=(first.sha256,), knobs=self._knobs.setting(first.candidate))
         if arm.operator == "transfer":
             move = moves[sample % len(moves)]  # those who work side by side get different ones
             return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=move)
-        long = arm.operator == "improve" and len(first.attempt.candidate.source) > EDITED_CHARACTERS
+        long = arm.operator == "improve" and len(first.candidate.source) > EDITED_CHARACTERS
         # an island that tells edits from rewrites means what it says
         mode: Any = "edit" if long and "edit" not in island.plan.operators else arm.operator
         return Assignment(mode=mode, parents=(first.sha256,), model=arm.model)
@@ -287,15 +294,20 @@ class Search:
         """Moves for a kernel that nobody was asked for yet."""
         return [dict(move) for move in self._moves(attempt) if _name_of(move) not in self._transferred]
 
-    def _draw(self, at: int, operators: Sequence[str], models: Sequence[str], rng: random.Random) -> Arm:
-        """The operator and the model of the next step."""
+    def _draw(
+        self, at: int, operators: Sequence[str], models: Sequence[str], rng: random.Random, free: Sequence[str]
+    ) -> Arm:
+        """The operator and the model of the next step; those that are ``free`` ask no model."""
+        bandit = self._bandits[at]
         if self.plan.learns == "all":
-            return self._bandits[at].choose([Arm(name, model) for name in operators for model in models], rng)
+            return bandit.choose([Arm(n, model) for n in operators for model in ([""] if n in free else models)], rng)
         weights: Mapping[str, float] = dict(self.plan.islands[at].operators.items())
         drawn = rng.choices(list(operators), weights=[weights.get(name, 0.0) or 1e-12 for name in operators])[0]
+        if drawn in free:
+            return Arm(drawn)
         if self.plan.learns == "nothing" or len(models) == 1:
             return Arm(drawn, rng.choice(list(models)))
-        return Arm(drawn, self._bandits[at].choose([self._arm(drawn, model) for model in models], rng).model)
+        return Arm(drawn, bandit.choose([self._arm(drawn, model) for model in models], rng).model)
 
     def _arm(self, operator: str, model: str) -> Arm:
         """What a step is booked under."""
@@ -321,6 +333,11 @@ class Search:
             return 0
         pairs = zip(island.archive.cell_of(member.sha256), island.archive.cell_of(parent), strict=True)
         return sum(ours != theirs for ours, theirs in pairs)
+
+
+def _has_schedule(member: Member) -> bool:
+    """Whether its constants are choices of the offline Coder's schedule, which turns them with all others."""
+    return member.attempt.action.get("schedule") is not None
 
 
 def _assignment_of(attempt: Attempt) -> Mapping[str, Any]:

@@ -52,10 +52,15 @@ class Evolution:
         """What the search asks for."""
         return self.search(context).ask(context.round, self._samples)
 
-    def focus(self, context: StepContext) -> Attempt:
-        """The parent of what is asked for next; the last attempt where that begins anew."""
+    def focus(self, context: StepContext) -> Attempt | None:
+        """The parent of what is asked for next; the last attempt where that begins anew.
+
+        None where the search sets that one's knobs itself.
+        """
         search = self.search(context)
         asked = search.ask(context.round + 1, self._samples)[0]
+        if asked.knobs:
+            return None
         found = [attempt for attempt in context.attempts if attempt.candidate.sha256 in asked.parents]
         return found[-1] if found else context.attempts[-1]
 

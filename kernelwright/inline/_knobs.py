@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-__all__ = ["apply_knobs"]
+__all__ = ["apply_knobs", "compile_time_knobs", "declared_knobs", "knob_settings"]
+
+Value = int | float | str | bool
 
 
-def apply_knobs(source: str, knobs: Mapping[str, int | float | str | bool]) -> str:
+def apply_knobs(source: str, knobs: Mapping[str, Value]) -> str:
     """The candidate's text with its knobs set; nothing is executed and every other byte stays.
 
     Each module-level assignment to a knob's name gets the new value. What the file declares in ``KNOBS`` but never
@@ -20,7 +22,7 @@ def apply_knobs(source: str, knobs: Mapping[str, int | float | str | bool]) -> s
     """
     body = ast.parse(source).body
     declared = next((node for node in body if "KNOBS" in _targets(node)), None)
-    choices = _choices(declared)
+    choices = {name: values[0] for name, values in _choices(declared).items()}
     assigned = {name for node in body for name in _targets(node)}
     unknown = sorted(set(knobs) - assigned - set(choices))
     if unknown:
@@ -40,14 +42,69 @@ def apply_knobs(source: str, knobs: Mapping[str, int | float | str | bool]) -> s
     return b"".join(lines).decode()
 
 
+def declared_knobs(source: str) -> dict[str, tuple[Value, ...]]:
+    """The values of every knob that a file declares in a literal ``KNOBS``, each once and in its order.
+
+    Empty where it declares none, or is no Python.
+    """
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return _choices(next((node for node in body if "KNOBS" in _targets(node)), None))
+
+
+def knob_settings(source: str, knobs: Mapping[str, Value]) -> dict[str, Value]:
+    """The value that each declared knob has: as it is set, as the file assigns it, else the first that is declared.
+
+    A knob that the file computes is left out: its value is known only once the file has run.
+    """
+    declared = declared_knobs(source)
+    found = {name: values[0] for name, values in declared.items()}
+    for node in ast.parse(source).body if declared else ():
+        for name in _targets(node) & set(declared):
+            try:
+                found[name] = ast.literal_eval(getattr(node, "value", None) or ast.Name(name))
+            except ValueError:
+                found.pop(name, None)
+    return {**found, **{name: value for name, value in knobs.items() if name in declared}}
+
+
+def compile_time_knobs(source: str) -> frozenset[str]:
+    """Declared knobs that a file reads nowhere but in the ``defines`` of what it builds.
+
+    Where two settings of these give the same machine code, they are one kernel.
+    """
+    declared = declared_knobs(source)
+    reads = _Reads()
+    if declared:
+        reads.visit(ast.parse(source))
+    return frozenset(declared) - reads.names
+
+
+class _Reads(ast.NodeVisitor):
+    """Names that are read outside of ``defines``."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "defines":
+            self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self.names.add(node.id)
+
+
 def _targets(node: ast.stmt) -> set[str]:
     """Names that a plain module-level assignment sets (``A = 1``, ``A: int = 1``, ``A = B = 1``)."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _choices(declared: ast.stmt | None) -> dict[str, int | float | str | bool]:
-    """First value of every knob that a literal ``KNOBS`` declares."""
+def _choices(declared: ast.stmt | None) -> dict[str, tuple[Value, ...]]:
+    """The values of every knob that a literal ``KNOBS`` declares; what is no plain value is left out."""
     value = getattr(declared, "value", None)
     if not isinstance(value, ast.Dict):
         return {}
@@ -55,7 +112,10 @@ def _choices(declared: ast.stmt | None) -> dict[str, int | float | str | bool]:
         literal = ast.literal_eval(value)
     except ValueError:
         return {}
-    return {str(name): values[0] for name, values in literal.items() if isinstance(values, list | tuple) and values}
+    listed = {str(name): values for name, values in literal.items() if isinstance(values, list | tuple)}
+    plain = {name: [v for v in values if isinstance(v, bool | int | float | str)] for name, values in listed.items()}
+    once = {name: tuple({repr(v): v for v in values}.values()) for name, values in plain.items()}
+    return {name: values for name, values in once.items() if values}
 
 
 def _replace(lines: list[bytes], node: ast.expr, text: bytes) -> None:

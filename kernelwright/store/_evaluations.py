@@ -176,13 +176,15 @@ class Evaluations(Calls):
         confirmed: bool | None = None,
         passed: bool | None = None,
         purpose: str | None = None,
+        before: str | None = None,
         current_only: bool = False,
         newest_first: bool = False,
         limit: int | None = None,
     ) -> list[StoredEvaluation]:
         """Evaluations in the order in which they were recorded, without samples and artifacts.
 
-        Each argument that is given narrows them; ``current_only`` leaves out those of earlier versions of a problem.
+        Each argument that is given narrows them; ``before``: only those recorded before what has that id, a run for
+        example; ``current_only`` leaves out those of earlier versions of a problem.
         """
         wanted = {
             "evaluations.run_id = ?": run_id,
@@ -193,6 +195,7 @@ class Evaluations(Calls):
             "(evaluations.confirmed OR evaluations.failed_stage IS 'confirm') = ?": confirmed,
             "(evaluations.status = 'PASSED') = ?": passed,
             "evaluations.purpose = ?": purpose,
+            "evaluations.id < ?": before,
         }
         given = {condition: value for condition, value in wanted.items() if value is not None}
         conditions = ["1", *given]

@@ -220,3 +220,13 @@ def test_prompts_say_what_the_baselines_take_once_that_was_measured(playing):
     coder.propose(context(parent, mode="improve", parents=[parent]))
     assert "baseline eager: 1 ms" in told(provider)
     assert "baseline compile: 0.6 ms" in told(provider)
+
+
+def test_a_parent_whose_knobs_were_set_is_gone_on_from_as_it_runs(playing):
+    source = PARENT.replace("STEP = 4", 'KNOBS = {"STEP": [4, 8]}\nSTEP = 4')
+    parent = attempt(source, knobs={"STEP": 8})
+    edits = {"plan": "wider", "edits": [{"find": "STEP = 8", "replace": "STEP = 32"}]}
+    coder, provider = playing(ModelCoder, edits)
+    made = coder.propose(context(parent, mode="edit", parents=[parent])).candidate
+    assert "STEP = 8" in told(provider)
+    assert (made.source, made.knobs) == (source.replace("STEP = 4", "STEP = 32"), {})

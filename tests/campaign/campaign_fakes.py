@@ -14,6 +14,7 @@ from kernelwright.datasets import LINT_ENTRY
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
 from kernelwright.records import (
     Advice,
+    BuiltCode,
     Candidate,
     Correctness,
     Environment,
@@ -141,6 +142,11 @@ def make_evaluation(
     )
 
 
+def word_of(candidate: Candidate) -> str:
+    """What a fake referee calls a candidate: its first line, and the knobs that are set."""
+    return " ".join([candidate.source.splitlines()[0], *(f"{k}={v}" for k, v in sorted(candidate.knobs.items()))])
+
+
 def no_point(name: str) -> None:
     """A point in the run where nothing happens."""
 
@@ -161,6 +167,8 @@ class FakeReferee:
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
     beside: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # judged beside rivals, by first lines
     machine_codes: Mapping[str, str] = field(default_factory=dict)
+    code_metrics: Mapping[str, dict[str, float]] = field(default_factory=dict)
+    built: list[tuple[str, ...]] = field(default_factory=list)  # side by side
 
     @contextmanager
     def open(
@@ -209,10 +217,11 @@ class FakeSession:
         confirm: bool = False,
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
+        within_s: float | None = None,
     ) -> Evaluation:
-        word = candidate.source.splitlines()[0]
+        word = word_of(candidate)
         if rivals:
-            self.referee.beside.append((word, tuple(rival.source.splitlines()[0] for rival in rivals)))
+            self.referee.beside.append((word, tuple(word_of(rival) for rival in rivals)))
         self.referee.point(f"judging {word} {confirm}")
         self.on_stage("build")
         if self.referee.faults.get(self.problem.name):
@@ -242,12 +251,21 @@ class FakeSession:
 
     def _ratio(self, speedup: float, rival: Candidate, confirm: bool) -> float:
         """How much faster a candidate of that speedup is than a rival."""
-        word = rival.source.splitlines()[0]
+        word = word_of(rival)
         other = self.referee.speedups.get(word, 1.0)
         return speedup / (self.referee.confirmed_speedups.get(word, other) if confirm else other)
 
     def machine_code(self, candidate: Candidate) -> str:
-        return self.referee.machine_codes.get(candidate.source.splitlines()[0], "")
+        return self.referee.machine_codes.get(word_of(candidate), "")
+
+    def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
+        self.referee.built.append(tuple(word_of(candidate) for candidate in candidates))
+        self.referee.point("built")
+        codes = self.referee.code_metrics
+        return tuple(
+            BuiltCode(machine_code=self.machine_code(candidate), metrics=codes.get(word_of(candidate), {}))
+            for candidate in candidates
+        )
 
     def builds_ahead(self, backend: str) -> bool:
         return False

@@ -374,3 +374,51 @@ def test_a_file_of_kernels_for_several_shapes_works_without_kernelwright(place):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [*names, "reference"]
+
+
+KNOBBED = """
+import torch
+from torch import nn
+
+from kernelwright.inline import cpp
+
+KNOBS = {"STEP": [1, 4], "NAME": ["first", "second"]}
+
+lib = cpp('''
+#include <cstdint>
+extern "C" void scale(const float* x, const float* shift, float* y, int64_t rows, int64_t columns) {
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t i = 0; i < columns; i += STEP)
+      for (int64_t j = i; j < i + STEP && j < columns; j++) {
+        const float v = x[row * columns + j] * 2.0f + shift[j];
+        y[row * columns + j] = (v > 0 ? v : 0) * 0.5f;
+      }
+}
+''', defines={"STEP": STEP, "OTHER": NAME == "second"})
+
+
+class ModelNew(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(columns))
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.scale(x, self.shift, y, *x.shape)
+        return y
+"""
+
+
+@needs_tools
+def test_knobs_are_tuned_and_what_is_said_is_confirmed(place):
+    (place / "knobbed.py").write_text(KNOBBED)
+    words = ("tune", "knobbed.py", "--problem", "scaled.py", "--max-evaluations", "4", "--max-seconds", "600")
+    data = result(place, *words, "--store", "tune.db")
+    assert data["outcome"] in {"improved", "default", "undecided"}
+    assert data["ratio"]["low"] <= data["ratio"]["median"] <= data["ratio"]["high"]
+    assert (data["judged"], data["space"]) == (2, 4), "NAME changes no machine code"
+    assert len([tried for tried in data["tried"] if tried["twin"]]) == 2
+    shown = result(place, "kernels", "show", data["best"], "--store", "tune.db")
+    assert shown["evaluations"][0]["verdict"]["stage"] == "timed"
+    (row,) = result(place, "runs", "show", "last", "--store", "tune.db")["problems"]
+    assert row["candidate"] == data["best"]

@@ -90,7 +90,7 @@ def verdict_of(
 
 def attempt_of(candidate: Candidate, verdict: Verdict, **more: Any) -> Attempt:
     """An attempt; its evaluation's id is its number among all that this process made."""
-    more.setdefault("action", {})
+    more["action"] = {"schedule": {}, **more.get("action", {})}  # as the offline Coder's kernels have one
     return Attempt(
         round=more.pop("round", 0), evaluation_id=f"E{next(_numbers)}", candidate=candidate, verdict=verdict, **more
     )

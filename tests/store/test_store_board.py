@@ -172,6 +172,8 @@ def test_evaluations_are_narrowed_by_each_argument(store, make):
 
     assert ids() == [a, b]
     assert ids(newest_first=True, limit=1) == [b]
+    assert ids(before=b) == [found for found in ids() if found < b]
+    assert ids(before=min(ids())) == []
     assert ids(run_id=run_id) == ids(passed=True) == ids(candidate=make.candidate("a").sha256) == [a]
     assert ids(passed=False) == [b]
     assert ids(problem="other") == ids(control=True) == ids(environment="other") == []

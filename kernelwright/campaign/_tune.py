@@ -1,0 +1,203 @@
+"""Tuning as a run: the search of one kernel's knobs asks, the referee judges, the store keeps.
+
+Its state is what follows from the run's rows, as with other runs. One evaluation is one setting, timed beside the best
+one so far; settings are built a few at a time, side by side, before any of them is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.campaign._campaign import ENDED, OpenReferee, open_local_referee, problems_of
+from kernelwright.campaign._costs import BASELINE
+from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._results import CampaignEvent, RunResult, RunStatus
+from kernelwright.campaign._stopping import StopWatch, stop_on_signals
+from kernelwright.campaign._tune_job import TuneJob, tuning_of
+from kernelwright.campaign._tune_results import TunePlan, TuneResult
+from kernelwright.config import Settings
+from kernelwright.errors import StoreError, UsageError
+from kernelwright.records import Candidate, Problem, RunConfig
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+RACE_PAIRS = 48  # at most for a setting, where the search's own limit is higher: those that are close are alike
+LOOKS = (8, 24, 48)  # at the baseline, of which little is asked: no hopeless setting is to wait for a late one
+
+
+class Tuner:
+    """Tunes kernels and keeps everything in the store.
+
+    Args:
+        settings: what to use; a resumed run uses those that it was started with, at today's places.
+        store: where everything goes.
+        open_referee: makes the referee for settings; the local one by default.
+        tell: told every step of progress.
+        signals: let Ctrl-C and SIGTERM end the run after the work in flight.
+        clock: seconds that only ever grow.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        open_referee: OpenReferee = open_local_referee,
+        tell: Callable[[CampaignEvent], None] = lambda event: None,
+        signals: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._open_referee = open_referee
+        self._tell = tell
+        self._signals = signals
+        self._clock = clock
+
+    def run(self, candidate: Candidate, problem: Problem, plan: TunePlan) -> TuneResult:
+        """Tune a candidate.
+
+        Raises:
+            UsageError: it declares no knobs, or the sampler cannot search them; no run was created.
+            SandboxError, MissingToolError, MachineError: it cannot be judged or timed here.
+            InvalidReferenceError: the problem cannot be judged.
+        """
+        started = self._clock()
+        default = tuning_of(candidate, plan).default
+        settings = self._settings.with_values(
+            "run tune",
+            baselines=(BASELINE,),
+            race_pairs=min(self._settings.race_pairs, RACE_PAIRS),
+            looks=LOOKS if self._settings.origin("looks") == "default" else self._settings.looks,
+        )
+        config = RunConfig(
+            problems=(problem.id,),
+            coder="tune",
+            judge="none",
+            backend=candidate.backend,
+            rounds=plan.max_evaluations,
+            max_minutes=plan.max_seconds / 60,
+            sandbox=settings.sandbox,
+            threads=settings.threads,
+            baselines=(BASELINE,),
+            recipe="tune",
+            tune={**plan.model_dump(mode="json"), "candidate": default.sha256},
+            suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
+            settings=settings.model_dump(mode="json"),
+        )
+        with self._open_referee(settings) as referee:
+            run_id = self._store.create_run(config, [problem])
+            self._store.record_candidate(default)
+            with RunLock(self._store.path, run_id):
+                return self._drive(run_id, config, problem, referee, started, 0.0)
+
+    def resume(self, run_id: str, *, max_minutes: float | None = None) -> TuneResult:
+        """Go on with a run that was stopped or killed. No setting is judged twice.
+
+        Args:
+            max_minutes: a new budget of time for the whole run; what was spent stays spent.
+
+        Raises:
+            UsageError: no such run, it tunes nothing, it has ended, or another process drives it.
+        """
+        started = self._clock()
+        stored = self._store.run(run_id)
+        if stored.config.tune is None:
+            raise UsageError(f"run {stored.id} tunes nothing", hint=f"'kernelwright resume {stored.id}'")
+        if stored.status in ENDED:
+            raise UsageError(
+                f"run {stored.id} is {stored.status}", hint=f"'kernelwright runs show {stored.id}' shows its result"
+            )
+        config = stored.config
+        if max_minutes is not None:
+            config = config.model_copy(update={"max_minutes": max_minutes})
+        kept = {name: value for name, value in config.settings.items() if name not in {"store", "cache_dir"}}
+        settings = self._settings.with_values("run tune", **kept)
+        (problem,) = problems_of(self._store, stored.id)
+        with RunLock(self._store.path, stored.id), self._open_referee(settings) as referee:
+            self._store.set_run_config(stored.id, config)
+            return self._drive(stored.id, config, problem, referee, started, stored.seconds)
+
+    def _drive(
+        self, run_id: str, config: RunConfig, problem: Problem, referee: Any, started: float, spent_s: float
+    ) -> TuneResult:
+        plan = TunePlan.model_validate(config.tune)
+        watch = StopWatch(asked=lambda: self._asked_to_stop(run_id))
+        limit_s = (config.max_minutes or plan.max_seconds / 60) * 60 - spent_s
+        self._store.set_run_status(run_id, "running")
+        self._store.set_problem_state(run_id, problem.id, "running")
+        job = TuneJob(
+            run_id=run_id,
+            problem=problem,
+            given=self._store.candidate(plan.candidate, problem=problem.id),
+            plan=plan,
+            store=self._store,
+            watch=watch,
+            left_s=lambda: limit_s - (self._clock() - started),
+            tell=self._tell,
+            noise=self._settings.search_noise_bound,
+            least=self._settings.race_noise_bound,
+            race_pairs=int(config.settings.get("race_pairs", RACE_PAIRS)),
+            environment=referee.environment_for(config.backend).id,
+        )
+        status: RunStatus = "failed"
+        try:
+            with stop_on_signals(watch, self._stopping) if self._signals else nullcontext():
+                with referee.open(
+                    problem,
+                    backend=config.backend,
+                    baselines=config.baselines,
+                    on_stage=lambda stage: self._tell(CampaignEvent("stage", problem.id, {"stage": stage})),
+                    archive=self._store.archive(problem),
+                ) as session:
+                    result = job.run(session)
+            result = result.model_copy(update={"seconds": spent_s + self._clock() - started})
+            status = result.status
+            if status == "finished":
+                row = _row(result, self._store)
+                self._store.set_problem_state(run_id, problem.id, row.state, row.model_dump_json())
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            with suppress(StoreError):  # one that is full or gone must not hide the error that led here
+                self._store.add_run_seconds(run_id, self._clock() - started)
+                if self._store.run(run_id).status != "cancelled":
+                    self._store.set_run_status(run_id, status)
+        return result
+
+    def _stopping(self) -> None:
+        self._tell(CampaignEvent("stopping", "", {"reason": "interrupted"}))
+
+    def _asked_to_stop(self, run_id: str) -> str:
+        status = self._store.run(run_id).status
+        return status if status in {"cancelled", "paused"} else ""
+
+
+def _row(result: TuneResult, store: Store) -> RunResult:
+    """The winners' row of a finished run."""
+    if result.evaluation is None:
+        return RunResult(
+            problem=result.problem, state="failed", rounds=result.judged, seconds=result.seconds, reason=result.reason
+        )
+    verdict = store.evaluation(result.evaluation).verdict
+    return RunResult(
+        problem=result.problem,
+        state="done",
+        candidate=verdict.candidate,
+        evaluation=result.evaluation,
+        stage=verdict.stage,
+        status=verdict.status,
+        confirmed=verdict.timing is not None and verdict.timing.confirmed,
+        latency_ms=None if verdict.timing is None else verdict.timing.latency_ms,
+        speedup={} if verdict.timing is None else dict(verdict.timing.speedup),
+        rounds=result.judged,
+        seconds=result.seconds,
+        sandbox=verdict.sandbox,
+        environment=verdict.environment,
+        reason=result.summary,
+    )

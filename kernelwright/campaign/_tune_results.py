@@ -1,0 +1,113 @@
+"""What a search of one kernel's knobs is asked to do, and what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from kernelwright.campaign._results import RunStatus
+from kernelwright.evolution import Sampler, in_words
+from kernelwright.records import Interval, KnobValue, Record, Speedup, Status
+
+Outcome = Literal["improved", "default", "undecided", "failed", "unfinished"]
+
+
+class TunePlan(Record):
+    """What to tune, and how long. ``candidate``: hash of the kernel whose own setting is the default."""
+
+    candidate: str
+    sampler: Sampler = "tpe"
+    max_evaluations: int = Field(24, ge=1)
+    max_seconds: float = Field(60.0, gt=0)
+    cost_model: bool = True
+
+
+class TunedSetting(Record):
+    """A setting that was looked at.
+
+    Attributes:
+        changes: what it has that the default has not.
+        speedup: over the default, by the races that lead there; None where it failed.
+        beside: the hash of the setting's kernel that it was raced with, and ``ratio`` its speed over that one's.
+        twin: the hash of the kernel that it is the same machine code as, and so was not judged.
+    """
+
+    candidate: str
+    setting: Mapping[str, KnobValue]
+    changes: Mapping[str, KnobValue]
+    status: Status | None
+    reason: str = ""
+    speedup: float | None = None
+    beside: str = ""
+    ratio: Speedup | None = None
+    twin: str = ""
+
+
+class CostModelUse(Record):
+    """What became of the learned cost model: whether it ordered what was tried, and how good it is.
+
+    ``rank_correlation`` is Spearman's, on problems that it was not trained on, with its 95% interval; None where too
+    little is known here to say.
+    """
+
+    used: bool = False
+    rank_correlation: Interval | None = None
+    kernels: int = 0
+    problems: int = 0
+    reason: str = ""
+
+
+class TuneResult(Record):
+    """The outcome of tuning one kernel.
+
+    ``improved``: ``best`` is faster than the default, by the confirmation. ``default``: no setting is faster than it by
+    more than the noise. ``undecided``: neither could be shown. ``failed``: the default does not pass, or a confirmation
+    refused what was best. ``unfinished``: the run stopped before its end and can be resumed.
+
+    Attributes:
+        best: hash of the kernel to use; the default's where no other one is known to be faster.
+        nearest: hash of the kernel, other than the default's, that ``ratio`` is about.
+        ratio: its speed over the default's, of one confirmation in fresh processes.
+        evaluation: id of the best kernel's evaluation.
+    """
+
+    run_id: str
+    status: RunStatus
+    reason: str = ""
+    problem: str
+    default: str
+    default_setting: Mapping[str, KnobValue]
+    outcome: Outcome
+    best: str | None = None
+    setting: Mapping[str, KnobValue] = {}
+    nearest: str | None = None
+    nearest_changes: Mapping[str, KnobValue] = {}
+    ratio: Interval | None = None
+    evaluation: str | None = None
+    space: int = 0
+    exhaustive: bool = False
+    sampler: Sampler = "tpe"
+    judged: int = 0
+    tried: tuple[TunedSetting, ...] = ()
+    cost_model: CostModelUse = CostModelUse()
+    seconds: float = 0.0
+
+    @property
+    def summary(self) -> str:
+        """The outcome in a sentence."""
+        default = f"the default ({in_words(self.default_setting)})"
+        if self.outcome in ("failed", "unfinished"):
+            return self.reason
+        if self.ratio is None:
+            return f"{default} was best: no other setting passed"
+        nearest = in_words(self.nearest_changes)
+        ratio = f"{self.ratio.median:.2f}x [{self.ratio.low:.2f}, {self.ratio.high:.2f}] of"
+        if self.outcome == "improved":
+            return f"{nearest} is {ratio} {default}"
+        fine = f"{self.ratio.median:.3f}x [{self.ratio.low:.3f}, {self.ratio.high:.3f}] of it"
+        if self.outcome == "default":
+            most = max(self.ratio.high - 1, 0.0)
+            return f"{default} was best: the nearest, {nearest}, is {fine}, no more than {most:.1%} faster"
+        return f"nothing was proved faster than {default}, nor that nothing is: the nearest, {nearest}, is {fine}"
