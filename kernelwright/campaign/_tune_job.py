@@ -236,6 +236,8 @@ class TuneJob:
             why = "" if verdict is None else f"{verdict.status.value}: {verdict.reason}"
             return self._result("failed", f"the default setting does not pass: {why}", best=None)
         assert default.value is not None
+        if len(tuning.tried) == 1 and self.plan.max_evaluations > 1:  # of one setting nothing is to be said
+            raise _Stopped("budget")
         finalists = tuning.finalists
         refused = ""
         for number, finalist in enumerate(finalists[:TRIES]):
