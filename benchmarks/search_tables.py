@@ -32,8 +32,6 @@ from kernelwright.records import Candidate, KnobValue, Problem, sha256_text
 OPEN = (
     "level1/group_norm",
     "level1/norm_middle_dim",
-    "level1/layer_norm",
-    "level1/conv2d",
     "level1/cross_entropy",
     "level1/square_matmul",
     "level1/batched_matmul",
@@ -42,6 +40,8 @@ OPEN = (
     "level2/masked_softmax",
     "level3/attention_block",
     "level3/linear_attention",
+    "level3/transformer_block",
+    "level3/residual_conv_block",
 )
 SEALED = (
     "level1/softmax",
