@@ -52,6 +52,7 @@ SEALED = (
     "level3/swiglu_feed_forward",
 )
 MOST_SCHEDULES = 256
+PAIRS = 12  # of windows, of each kernel: what is wanted is a table, and no proof
 FIXED = ("reciprocal_math", "in_place", "scratch", "VECTOR_BITS", "prefetch", "UNROLL")
 SEED = "TorchInductor"
 
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--build-only", action="store_true", help="time nothing yet: for a machine that is busy")
     arguments = parser.parse_args()
-    settings = Settings(baselines=("eager",), check_trials=1)
+    settings = Settings(baselines=("eager",), check_trials=1, looks=(PAIRS,))
     with Referee(settings) as referee:
         for name in arguments.problems or (*OPEN, *SEALED):
             problem = find_problem(name)
@@ -190,6 +191,8 @@ def measure(table: dict[str, Any], problem: Problem, session: ProblemSession) ->
         candidate = Candidate(problem_id=problem.id, source=sources[row["name"]].source, backend="cpp")
         verdict = session.judge(candidate).verdict
         row["status"] = verdict.status.value
+        if verdict.reason:
+            row["reason"] = verdict.reason[:200]
         if verdict.timing is not None:
             found = verdict.timing.speedup["eager"]
             row["log_speedup"] = round(math.log(found.median), 5)
