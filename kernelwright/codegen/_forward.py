@@ -21,6 +21,7 @@ class ForwardWriter:
         self.program = program
         self.lines: list[str] = []
         self.variables: dict[Value, str] = {}
+        self._dims: dict[str, Shape] = {}  # of memory, by its variable, where that may be written in another shape
         self.params: list[str] = []
         self.constants: list[str] = []
         leaves = [v for v in program.values if v.op == "leaf"]
@@ -52,6 +53,7 @@ class ForwardWriter:
             self._allocate(value, value.shape)
 
     def _allocate(self, value: Value, dims: Shape) -> None:
+        self._dims[value.name] = dims
         like = next((v for v in self.inputs if v.shape == dims and v.dtype == value.dtype), None)
         if like is not None:
             self.assign(value, f"torch.empty_like({self.memory(like)})")
@@ -197,9 +199,16 @@ class ForwardWriter:
 
     # ------------------------------------------------------------------------------------------ the whole
 
+    def _returned(self, value: Value) -> str:
+        """An output in its own shape: it may have been computed in the memory of a view's base."""
+        text = self.tensor(value)
+        if self._dims.get(text, value.shape) == value.shape:
+            return text
+        return f"{text}.view({', '.join(self.sizes.expr(s) for s in value.shape) or '()'})"
+
     def body(self, outputs: Sequence[Value], structure: str) -> list[str]:
         """All statements of ``forward``, with what they need before them."""
-        texts = [self.tensor(o) for o in outputs]
+        texts = [self._returned(o) for o in outputs]
         result = texts[0] if structure == "tensor" else ", ".join(texts)
         if structure == "tuple":
             result = f"{result}," if len(texts) == 1 else result

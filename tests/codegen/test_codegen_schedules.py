@@ -49,6 +49,13 @@ def test_choices_keep_the_result(build, schedule):
     built.check()
 
 
+@pytest.mark.parametrize("fusion", ["full", "rows", "none"])
+def test_what_is_computed_in_the_memory_of_a_view_is_returned_in_its_own_shape(build, fusion):
+    init = "self.norm = nn.GroupNorm(3, 6)"
+    built = build("return F.hardtanh(self.norm(x))", "torch.randn(2, 6, 5, 5)", init=init, schedule={"fusion": fusion})
+    built.check()
+
+
 def test_space_names_only_what_matters(build, space):
     graph = build(BLOCK, INPUT, init=INIT).graph
     found = schedule_space(graph)
