@@ -48,7 +48,8 @@ from kernelwright.inline import cpp
 
 SOURCE = r'''
 extern "C" void twice(const float* x, float* y, int64_t n) {{
-  for (int64_t i = 0; i < n; i++) y[i] = x[i] + x[i];  // {name}
+  for (int64_t i = 0; i < n; i++) y[i] = x[i] + x[i];
+  (void)"{name}";  // another program each time
 }}
 '''
 lib = cpp(SOURCE)
@@ -109,6 +110,10 @@ class InstantSession:
     def __init__(self, here: Environment, problem: Problem) -> None:
         self._here = here
         self._problem = problem
+
+    def machine_code(self, candidate: Candidate) -> str:
+        """Nothing is built."""
+        return ""
 
     def judge(self, candidate: Candidate, *, confirm: bool = False, **options: Any) -> Evaluation:
         """A verdict as the referee would write it, profile and all."""
@@ -192,8 +197,8 @@ def measure(count: int, rounds: int, side_by_side: int) -> dict[str, float]:
             result = campaign.run(asked)
             wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
         assert result.status == "finished", result
-        steps = sum(row.rounds for row in result.rows)
-        assert steps == count * rounds
+        assert all(row.rounds >= rounds for row in result.rows), "a problem ended before its rounds did"
+    steps = count * rounds  # evaluations are more: races of kernels that are known
     return {"steps": steps, "cpu_ms_a_step": 1000 * cpu / steps, "wall_ms_a_step": 1000 * wall / steps}
 
 
