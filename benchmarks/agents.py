@@ -4,6 +4,9 @@
 
 Everything but the models and the referee is real: prompts, budget, reply log, graph with its checkpoints, store. A step
 is one round: the Coder's reply, a verdict, the Judge's reply. Confirmations count with the rounds that led to them.
+
+Machines differ by a factor of three in how fast they run Python, so a plain loop is timed beside it: two records are
+compared by their ratios to that.
 """
 
 from __future__ import annotations
@@ -165,6 +168,14 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def interpreter_ms() -> float:
+    """CPU time of a loop of a million multiplications: how fast this machine runs Python."""
+    before, total = time.process_time(), 0
+    for number in range(1_000_000):
+        total += number * number
+    return 1000 * (time.process_time() - before)
+
+
 def problems(count: int) -> list[Problem]:
     """So many, real ones again and again under other names."""
     suite = list(load_suite("kernelwright", None, ()))
@@ -210,7 +221,11 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    found: dict[str, Any] = {"environment": environment(1).model_dump(mode="json")}
+    found: dict[str, Any] = {
+        "environment": environment(1).model_dump(mode="json"),
+        "interpreter_ms": statistics.median(interpreter_ms() for _ in range(5)),
+    }
+    print(f"a million multiplications: {found['interpreter_ms']:.0f} ms of CPU")
     for side_by_side in (1, 8):
         runs = [measure(options.problems, options.rounds, side_by_side) for _ in range(options.repetitions)]
         median = statistics.median(run["cpu_ms_a_step"] for run in runs)

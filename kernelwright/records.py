@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -258,6 +259,11 @@ class Problem(Record):
 # --------------------------------------------------------------------------------------------------- candidates
 
 
+@lru_cache(maxsize=1024)  # asked for dozens of times in each round; no attribute, since copies would inherit it
+def _identity(source: str, knobs: str) -> str:
+    return sha256_text(source.encode() + b"\0" + knobs.encode())
+
+
 class Candidate(Record):
     """One kernel: immutable, named by the hash of its exact bytes and its knob settings."""
 
@@ -274,7 +280,7 @@ class Candidate(Record):
     @property
     def sha256(self) -> str:
         """Identity: SHA-256 over the exact source bytes, a NUL, and the knobs as canonical JSON."""
-        return sha256_text(self.source.encode() + b"\0" + json.dumps(self.knobs, sort_keys=True).encode())
+        return _identity(self.source, json.dumps(self.knobs, sort_keys=True) if self.knobs else "{}")
 
 
 class BuiltCode(Record):

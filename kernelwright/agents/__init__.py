@@ -1,4 +1,4 @@
-"""The roles that write and judge kernels, and the step that joins them: propose, judge, advise, decide."""
+"""The roles that write and judge kernels, and the step that joins them: propose, judge, conclude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step as a LangGraph StateGraph: propose, judge, advise, decide, checkpointed in an SQLite file of its own.
+"""The step as a LangGraph StateGraph, checkpointed in an SQLite file of its own: propose, judge, conclude.
 
 Every so often, what was learned is summed up before the next round.
 """
@@ -26,8 +26,7 @@ NODES: dict[str, NodeFunction] = {
     "propose": _nodes.propose,
     "judge": _nodes.judge,
     "again": _nodes.judge_again,
-    "advise": _nodes.advise,
-    "decide": _nodes.decide,
+    "conclude": _nodes.conclude,
     "summarise": _nodes.summarise,
 }
 
@@ -61,6 +60,7 @@ def open_checkpoints(path: Path) -> Iterator[BaseCheckpointSaver[str]]:
         with closing(sqlite3.connect(path, check_same_thread=False, timeout=30.0)) as connection:
             saver = SqliteSaver(connection)
             saver.setup()
+            connection.execute("PRAGMA synchronous = NORMAL")  # as the store: a killed process loses nothing
             yield saver
     except (sqlite3.DatabaseError, OSError) as error:
         raise StoreError(
@@ -85,12 +85,11 @@ def build_step(
     for name, work in NODES.items():
         graph.add_node(name, _stoppable(tools, work))
     graph.add_conditional_edges(START, _coders(tools), ["propose"])
-    graph.add_conditional_edges("propose", _after_propose, ["judge", "decide"])
+    graph.add_conditional_edges("propose", _after_propose, ["judge", "conclude"])
     after_judge = _after_judge(tools)
     for node in ("judge", "again"):
-        graph.add_conditional_edges(node, after_judge, ["judge", "again", "advise", "decide"])
-    graph.add_edge("advise", "decide")
-    graph.add_conditional_edges("decide", _after_decide(tools, END), ["propose", "summarise", END])
+        graph.add_conditional_edges(node, after_judge, ["judge", "again", "conclude"])
+    graph.add_conditional_edges("conclude", _after_round(tools, END), ["propose", "summarise", END])
     graph.add_conditional_edges("summarise", _coders(tools), ["propose"])
     return graph.compile(checkpointer=checkpointer)
 
@@ -134,23 +133,23 @@ def _coders(tools: StepTools) -> Callable[[StepState], Any]:
     return route
 
 
-def _after_propose(state: StepState) -> Literal["judge", "decide"]:
-    return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "decide"
+def _after_propose(state: StepState) -> Literal["judge", "conclude"]:
+    return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "conclude"
 
 
 def _after_judge(tools: StepTools) -> Callable[[StepState], Any]:
-    def route(state: StepState) -> Literal["judge", "again", "advise", "decide"]:
+    def route(state: StepState) -> Literal["judge", "again", "conclude"]:
         if any(proposal["proposal"] for proposal in state["proposals"]):
             return "judge"
         judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
         if judged and _nodes.wants_again(tools, state):
             return "again"
-        return "advise" if judged and tools.judge is not None else "decide"
+        return "conclude"
 
     return route
 
 
-def _after_decide(tools: StepTools, end: str) -> Callable[[StepState], Any]:
+def _after_round(tools: StepTools, end: str) -> Callable[[StepState], Any]:
     coders = _coders(tools)
 
     def route(state: StepState) -> Any:

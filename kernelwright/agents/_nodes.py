@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, TypedDict
+from typing import Annotated, Any, Protocol, TypedDict, cast
 
 from kernelwright.agents._duplicates import MACHINE_CODE, Twin, find_twin
 from kernelwright.agents._ledger import Ledger
@@ -139,6 +139,14 @@ class StepTools:
     machine_code: Callable[[Candidate], str] | None = None
     scratchpad: Scratchpad | None = None
     scratchpad_every: int = 0
+    _seen: dict[str, tuple[AttemptState, Attempt]] = field(default_factory=dict, repr=False, compare=False)
+
+    def attempt(self, entry: AttemptState) -> Attempt:
+        """One of the judged candidates of a state, with its verdict."""
+        seen = self._seen.get(entry["evaluation"])
+        if seen is None or seen[0] != entry:
+            seen = self._seen[entry["evaluation"]] = entry, _attempt(self.ledger, entry)
+        return seen[1]
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
@@ -166,7 +174,7 @@ def context_of(tools: StepTools, state: StepState, assignment: Assignment | None
         rounds=state["rounds"],
         bench=tools.bench,
         baseline=tools.baseline,
-        attempts=attempts_of(tools.ledger, state),
+        attempts=tuple(map(tools.attempt, state["attempts"])),
         assignment=assignment or Assignment(),
         failures=_failures_since_a_verdict(state),
         duplicates=tuple(Duplicate.model_validate(known) for known in state.get("duplicates", ())),
@@ -405,7 +413,7 @@ def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal
             tools.build_ahead(candidate)
 
 
-def advise(tools: StepTools, state: StepState) -> dict[str, Any]:
+def _advise(tools: StepTools, state: StepState) -> dict[str, Any]:
     """Ask the Judge about the attempt that the next round begins from, and append its advice to the record."""
     if tools.judge is None:
         return {}
@@ -443,7 +451,14 @@ def summarise(tools: StepTools, state: StepState) -> dict[str, Any]:
     return {"scratchpad": notes}
 
 
-def decide(tools: StepTools, state: StepState) -> dict[str, Any]:
+def conclude(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """End a round: have advice given where something was judged, then go on or stop."""
+    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+    advised = _advise(tools, state) if judged else {}
+    return {**advised, **_decide(tools, cast(StepState, {**state, **advised}))}
+
+
+def _decide(tools: StepTools, state: StepState) -> dict[str, Any]:
     """Go on or stop: a role may end the loop, and so do the last round, and rounds without any candidate."""
     done = state["round"] + 1
     empty = [proposal for proposal in state["proposals"] if not proposal["proposal"]]

@@ -18,7 +18,7 @@ from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._schedule import Schedule
-from kernelwright.campaign._stopping import StopWatch, stop_on_signals
+from kernelwright.campaign._stopping import DeviceSeconds, StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import StoreError, UsageError
@@ -173,7 +173,8 @@ class Campaign:
     def _drive(self, run: _Run, problems: Sequence[Problem], spent_s: float) -> CampaignResult:
         config = run.config
         budget_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - spent_s
-        watch = StopWatch(budget_s=budget_s, asked=lambda: self._asked_to_stop(run.id, config))
+        device_seconds = DeviceSeconds(self._store, run.id)
+        watch = StopWatch(budget_s=budget_s, asked=lambda: self._asked_to_stop(run.id, config, device_seconds))
         self._store.set_run_status(run.id, "running")
         over = [row.problem for row in self.rows(run.id) if _is_over(row)]
         self._emit(
@@ -201,13 +202,13 @@ class Campaign:
             budgets=tuple(name for name in BUDGETS if getattr(config, name) is not None),
         )
 
-    def _asked_to_stop(self, run_id: str, config: RunConfig) -> str:
+    def _asked_to_stop(self, run_id: str, config: RunConfig, device_seconds: DeviceSeconds) -> str:
         """Why the run is to stop after the work in flight: somebody said so, or the referee's time is used up."""
-        status = self._store.run(run_id).status
+        status = self._store.run_status(run_id)
         if status in {"cancelled", "paused"}:
             return status
         most = config.max_device_seconds
-        return "budget" if most is not None and self._store.device_seconds(run_id) >= most else ""
+        return "budget" if most is not None and device_seconds.so_far() >= most else ""
 
     def _jobs(self, run: _Run, problems: Sequence[Problem], watch: StopWatch) -> str:
         """Work on the problems that are not done yet; returns the reason of an early stop, or an empty string."""
@@ -285,7 +286,7 @@ class Campaign:
         """Write how the run ended. A store that is full or gone must not hide the error that led here."""
         with suppress(StoreError):
             self._store.add_run_seconds(run_id, seconds)
-            if self._store.run(run_id).status != "cancelled":
+            if self._store.run_status(run_id) != "cancelled":
                 self._store.set_run_status(run_id, status)
 
     def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:

@@ -324,9 +324,10 @@ class ProblemJob:
             self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))
         elif node == "again":
             self._emit("note", text=_race_summary(ledger, state["attempts"][-1]))
-        elif node == "advise":
-            advice = state["attempts"][-1]["advice"] or {}
-            self._emit("advised", round=state["round"], **advice)
+        elif node == "conclude" and state["attempts"]:
+            last = state["attempts"][-1]
+            if last["advice"] and last["round"] == state["round"] - 1:
+                self._emit("advised", round=last["round"], **last["advice"])
         elif node == "summarise" and state["scratchpad"]:
             said = "".join(c if c.isprintable() else " " for c in " ".join(state["scratchpad"].split()))
             self._emit("note", text=f"noted after round {state['round']}: {said}")

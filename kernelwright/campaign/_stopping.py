@@ -8,6 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ASK_AGAIN_S = 1.0
@@ -48,6 +52,24 @@ class StopWatch:
         while not (reason := self.reason()) and (left := until - time.monotonic()) > 0:
             self._requested.wait(min(left, _ASK_AGAIN_S))
         return reason
+
+
+class DeviceSeconds:
+    """What the referee has spent on a run so far. Asked between all steps, so that it reads only what is new."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+        self._latest = ""
+
+    def so_far(self) -> float:
+        """Seconds, all stages of all evaluations."""
+        with self._lock:
+            more, self._latest = self._store.device_seconds_after(self._run_id, self._latest)
+            self._seconds += more
+            return self._seconds
 
 
 @contextmanager

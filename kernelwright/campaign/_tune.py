@@ -166,7 +166,7 @@ class Tuner:
         finally:
             with suppress(StoreError):  # one that is full or gone must not hide the error that led here
                 self._store.add_run_seconds(run_id, self._clock() - started)
-                if self._store.run(run_id).status != "cancelled":
+                if self._store.run_status(run_id) != "cancelled":
                     self._store.set_run_status(run_id, status)
         return result
 
@@ -174,7 +174,7 @@ class Tuner:
         self._tell(CampaignEvent("stopping", "", {"reason": "interrupted"}))
 
     def _asked_to_stop(self, run_id: str) -> str:
-        status = self._store.run(run_id).status
+        status = self._store.run_status(run_id)
         return status if status in {"cancelled", "paused"} else ""
 
 

@@ -29,6 +29,7 @@ class Evolution:
         self._samples = samples
         self._kept = make()
         self._told: list[str | Duplicate] = []  # ids of evaluations, and duplicates
+        self._asked: dict[int, tuple[Assignment, ...]] = {}  # by round, as the search stands
 
     def search(self, context: StepContext) -> Search:
         """The search as it stands after the attempts of a context."""
@@ -37,6 +38,9 @@ class Evolution:
     def told(self, attempts: Sequence[Attempt], duplicates: Sequence[Duplicate] = ()) -> Search:
         """The search as it stands after these attempts and duplicates, and no others."""
         rows = _in_order(attempts, duplicates)
+        if rows == self._told:
+            return self._kept
+        self._asked = {}
         if rows[: len(self._told)] != self._told:
             self._kept, self._told = self._make(), []
         by_id = {attempt.evaluation_id: attempt for attempt in attempts}
@@ -50,15 +54,21 @@ class Evolution:
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
         """What the search asks for."""
-        return self.search(context).ask(context.round, self._samples)
+        return self._ask(context, context.round)
+
+    def _ask(self, context: StepContext, number: int) -> tuple[Assignment, ...]:
+        """What is asked for in a round as things stand, thought out once."""
+        search = self.search(context)
+        if number not in self._asked:
+            self._asked[number] = search.ask(number, self._samples)
+        return self._asked[number]
 
     def focus(self, context: StepContext) -> Attempt | None:
         """The parent of what is asked for next; the last attempt where that begins anew.
 
         None where the search sets that one's knobs itself.
         """
-        search = self.search(context)
-        asked = search.ask(context.round + 1, self._samples)[0]
+        asked = self._ask(context, context.round + 1)[0]
         if asked.knobs:
             return None
         found = [attempt for attempt in context.attempts if attempt.candidate.sha256 in asked.parents]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 __all__ = ["apply_knobs", "compile_time_knobs", "declared_knobs", "knob_settings"]
 
@@ -20,7 +21,7 @@ def apply_knobs(source: str, knobs: Mapping[str, Value]) -> str:
         ValueError: a knob that the file neither declares nor assigns; the message names those that it has.
         SyntaxError: the source is not Python.
     """
-    body = ast.parse(source).body
+    body = _body(source)
     declared = next((node for node in body if "KNOBS" in _targets(node)), None)
     choices = {name: values[0] for name, values in _choices(declared).items()}
     assigned = {name for node in body for name in _targets(node)}
@@ -48,7 +49,7 @@ def declared_knobs(source: str) -> dict[str, tuple[Value, ...]]:
     Empty where it declares none, or is no Python.
     """
     try:
-        body = ast.parse(source).body
+        body = _body(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     return _choices(next((node for node in body if "KNOBS" in _targets(node)), None))
@@ -61,7 +62,7 @@ def knob_settings(source: str, knobs: Mapping[str, Value]) -> dict[str, Value]:
     """
     declared = declared_knobs(source)
     found = {name: values[0] for name, values in declared.items()}
-    for node in ast.parse(source).body if declared else ():
+    for node in _body(source) if declared else ():
         for name in _targets(node) & set(declared):
             try:
                 found[name] = ast.literal_eval(getattr(node, "value", None) or ast.Name(name))
@@ -78,8 +79,15 @@ def compile_time_knobs(source: str) -> frozenset[str]:
     declared = declared_knobs(source)
     reads = _Reads()
     if declared:
-        reads.visit(ast.parse(source))
+        for statement in _body(source):
+            reads.visit(statement)
     return frozenset(declared) - reads.names
+
+
+@lru_cache(maxsize=64)  # a search asks of the same few texts in every round
+def _body(source: str) -> Sequence[ast.stmt]:
+    """The statements of a file, which nobody may change."""
+    return ast.parse(source).body
 
 
 class _Reads(ast.NodeVisitor):

@@ -39,4 +39,4 @@ new_id = UlidMaker()
 
 def utc_now() -> str:
     """The time in UTC, such as ``2026-03-01T12:00:00.123Z``."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

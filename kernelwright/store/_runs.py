@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from kernelwright import __version__
 from kernelwright.errors import UsageError
@@ -87,17 +87,30 @@ class Runs(Catalog):
             )
         return _run(rows[0])
 
+    def run_status(self, run_id: str) -> RunStatus:
+        """How a run stands, by its whole id; raises UsageError for an unknown run."""
+        rows = self._connection.rows("SELECT status FROM runs WHERE id = ?", [run_id])
+        if not rows:
+            raise _no_run(run_id)
+        return cast(RunStatus, rows[0]["status"])
+
     def runs(self, limit: int = 50) -> list[RunRow]:
         """The latest runs, newest first."""
         return [_run(row) for row in self._connection.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", [limit])]
 
     def device_seconds(self, run_id: str) -> float:
         """Seconds that the referee spent on a run's candidates, all stages of all its evaluations."""
+        return self.device_seconds_after(run_id, "")[0]
+
+    def device_seconds_after(self, run_id: str, after: str) -> tuple[float, str]:
+        """Those of the evaluations that came later than one, and the latest one's id (``after`` where none came)."""
         rows = self._connection.rows(
-            "SELECT total(value) AS seconds FROM evaluations, json_each(verdict_json, '$.seconds') WHERE run_id = ?",
-            [run_id],
+            "SELECT coalesce(max(id), :after) AS latest, "
+            "total((SELECT total(value) FROM json_each(verdict_json, '$.seconds'))) AS seconds "
+            "FROM evaluations WHERE run_id = :run_id AND id > :after",
+            {"run_id": run_id, "after": after},
         )
-        return float(rows[0]["seconds"])
+        return float(rows[0]["seconds"]), str(rows[0]["latest"])
 
     def mean_evaluation_seconds(self, latest: int = 200) -> float | None:
         """Seconds that the referee spent on a candidate, on average over the latest; None where there is none yet."""

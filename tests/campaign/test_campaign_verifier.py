@@ -14,15 +14,18 @@ from llm_server import Answer, Asked, serve
 
 from kernelwright.campaign import Campaign, verifier_record
 from kernelwright.config import Settings
-from kernelwright.records import Status, sha256_text
+from kernelwright.records import Status
 from kernelwright.store import Store
 
 PROBLEMS, ROUNDS = 16, 5
 
 
+MET: dict[str, int] = {}  # kernels by when they first turned up; names depend on prompts, and so on the machine
+
+
 def is_wrong(word: str) -> bool:
-    """Whether the referee will refuse a kernel: a third of them, by their names."""
-    return int(sha256_text(word)[:8], 16) % 3 == 0
+    """Whether the referee will refuse a kernel: two in a row of every five."""
+    return MET.setdefault(word, len(MET)) % 5 in (1, 2)
 
 
 class ByName(dict):
@@ -56,6 +59,7 @@ class Model:
 def run(tmp_path):
     """A run with a Verifier: its id, its store, its model, and the kernels that were judged, in order."""
     register_scripted_roles()
+    MET.clear()
 
     def go(says: Callable[[str], tuple[str, float]] | None):
         model, referee = Model(says), FakeReferee(statuses=ByName())

@@ -16,7 +16,7 @@ from kernelwright.errors import BudgetReached
 from kernelwright.records import LLMCall
 
 if TYPE_CHECKING:
-    from kernelwright.store import Spending, Store
+    from kernelwright.store import Store
 
 _LOOK_AGAIN_S = 1.0  # for a stop, while waiting for requests in flight
 
@@ -35,6 +35,13 @@ class Worst(NamedTuple):
     cost_usd: float | None
 
 
+class Used(NamedTuple):
+    """What requests used that are closed. ``cost_usd`` is of those whose price is known."""
+
+    tokens: int
+    cost_usd: float
+
+
 class Budget:
     """Shared by all threads of the one process that drives a run.
 
@@ -50,6 +57,10 @@ class Budget:
         self._stopped = stopped
         self._changed = threading.Condition()
         store.book_lost_requests(run_id)
+        # Read once: one process drives a run, and adding up thousands of requests before each one is slow.
+        spent = store.spending(run_id)
+        self._spent = Used(spent.tokens, spent.cost_usd)
+        self._open: dict[str, Worst] = {}
 
     def reserve(self, request: Request, *, key: str, provider: str, model: str, try_number: int, worst: Worst) -> str:
         """The id of a request that may be sent now. Waits where requests in flight may yet leave room for it.
@@ -59,13 +70,13 @@ class Budget:
             Stopped: the run is to stop.
         """
         with self._changed:
-            while reason := self._lack(spending := self._store.spending(self._run_id), worst):
-                if not spending.open:
+            while reason := self._lack(worst):
+                if not self._open:
                     raise BudgetReached(reason, hint="resume the run with a larger budget", run=self._run_id)
                 self._changed.wait(_LOOK_AGAIN_S)
                 if why := self._stopped():
                     raise Stopped(why)
-            return self._store.open_request(
+            request_id = self._store.open_request(
                 self._run_id,
                 **request.place._asdict(),
                 try_number=try_number,
@@ -75,6 +86,8 @@ class Budget:
                 tokens=worst.tokens,
                 cost_usd=worst.cost_usd,
             )
+            self._open[request_id] = worst
+        return request_id
 
     def settle(self, request_id: str, call: LLMCall, request: Request, reply: str) -> str:
         """Keep a reply in the place of what was reserved for it; returns the call's id."""
@@ -82,30 +95,39 @@ class Budget:
             call_id = self._store.settle_request(
                 request_id, call, prompt=request.prompt, reply=reply, run_id=self._run_id, step=request.place.step
             )
-            self._changed.notify_all()
+            known = call.input_tokens is not None and call.output_tokens is not None
+            tokens = (call.input_tokens or 0) + (call.output_tokens or 0)
+            self._close(request_id, Worst(tokens, call.cost_usd) if known else self._open[request_id])
         return call_id
 
     def book(self, request_id: str, outcome: str) -> None:
         """Count a request as it was reserved: it may have been worked on."""
         with self._changed:
             self._store.book_request(request_id, outcome)
-            self._changed.notify_all()
+            self._close(request_id, self._open[request_id])
 
     def release(self, request_id: str, outcome: str) -> None:
         """Count nothing for a request that was refused before any work."""
         with self._changed:
             self._store.release_request(request_id, outcome)
-            self._changed.notify_all()
+            self._close(request_id, Worst(0, 0.0))
 
-    def _lack(self, spending: Spending, worst: Worst) -> str:
+    def _close(self, request_id: str, used: Worst) -> None:
+        """Count a request that is in flight no more, as the store does."""
+        del self._open[request_id]
+        self._spent = Used(self._spent.tokens + used.tokens, self._spent.cost_usd + (used.cost_usd or 0.0))
+        self._changed.notify_all()
+
+    def _lack(self, worst: Worst) -> str:
         """Why there is no room for a request; empty where there is."""
-        tokens = spending.tokens + spending.open_tokens
+        spending, reserved = self._spent, self._open.values()
+        tokens = spending.tokens + sum(other.tokens for other in reserved)
         if self._limits.tokens is not None and tokens + worst.tokens > self._limits.tokens:
             return (
                 f"the budget of {self._limits.tokens:,} tokens: {spending.tokens:,} are used, "
                 f"and the next call may take {worst.tokens:,}"
             )
-        cost = spending.cost_usd + spending.open_cost_usd
+        cost = spending.cost_usd + sum(other.cost_usd or 0.0 for other in reserved)
         if self._limits.cost_usd is not None and cost + (worst.cost_usd or 0.0) > self._limits.cost_usd:
             return (
                 f"the budget of ${self._limits.cost_usd:.2f}: ${spending.cost_usd:.4f} are spent, "
