@@ -225,8 +225,8 @@ class Campaign:
                 wait=lambda seconds: self._wait(watch, seconds),
                 note=lambda kind, data: self._store.event(run.id, kind, data),
             )
-            device_class = run.referee.environment_for(run.config.backend).device_class
-            memory = RunMemory(self._store, run.id, run.config.backend, device_class, run.settings)
+            environment = run.referee.environment_for(run.config.backend)
+            memory = RunMemory(self._store, run.id, run.config.backend, environment, run.settings)
             roles = RunRoles(run.config, run.settings, clients, run.referee, self._tell, memory.of)
 
             def abort() -> None:

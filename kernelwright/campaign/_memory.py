@@ -1,4 +1,7 @@
-"""What a run knows of earlier ones: the library of measured moves, and what Judges found out, each mined once."""
+"""What a run knows of earlier ones: the library of measured moves, what Judges found out, and what kernels cost.
+
+Each is mined once, when it is first asked for, from what the store held when the run began.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents import Attempt, Coder, ModelRole, StepContext, best_attempt
+from kernelwright.campaign._costs import Costs, learned_costs
 from kernelwright.datasets import operators_of
-from kernelwright.evolution import Library, MeasuredMove, closeness
-from kernelwright.records import SEVERITIES, Backend, DeviceClass, Insight, Problem
+from kernelwright.evolution import Library, MeasuredMove, Rank, closeness
+from kernelwright.records import SEVERITIES, Backend, Candidate, Environment, Insight, Problem
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
@@ -34,18 +38,20 @@ class RunMemory:
     """What was there when a run began, so that a run that is resumed knows what it knew before.
 
     Args:
-        device_class: where the run's kernels are judged; what was measured on other devices is left out.
+        environment: where the run's kernels are judged; what was measured on devices of another class is left out, and
+            what kernels cost is learned from this very one.
         settings: say how much prompts show.
     """
 
     def __init__(
-        self, store: Store, run_id: str, backend: Backend, device_class: DeviceClass, settings: Settings
+        self, store: Store, run_id: str, backend: Backend, environment: Environment, settings: Settings
     ) -> None:
         self._settings = settings
         self._store = store
         self._run_id = run_id
         self._backend = backend
-        self._device_class = device_class
+        self._environment = environment
+        self._device_class = environment.device_class
         self._diffs: dict[str, str] = {}
         self._lock = threading.Lock()  # problems are worked on side by side
 
@@ -74,6 +80,11 @@ class RunMemory:
         lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
         return "\n".join(list(lines)[2:])[:DIFF_CHARACTERS]
 
+    def costs(self) -> Costs:
+        """The cost model, learned of the store's own verdicts."""
+        with self._lock:
+            return self._learned
+
     @property
     def _library(self) -> Library:
         with self._lock:
@@ -83,6 +94,12 @@ class RunMemory:
     def _insights(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
         with self._lock:
             return self._said
+
+    @functools.cached_property
+    def _learned(self) -> Costs:
+        found = learned_costs(self._store, self._backend, self._environment.id, self._run_id)
+        self._store.event(self._run_id, "cost-model", found.use.model_dump(mode="json"))
+        return found
 
     @functools.cached_property
     def _mined(self) -> Library:
@@ -120,6 +137,19 @@ class ProblemMemory:
         moves = self._near(_bound_of(attempt))
         fitting = [move for move in moves if told or _fits(move, attempt.action.get("schedule"))]
         return [self._transfer(move, told) for move in fitting[:MOST_TRANSFERS]]
+
+    def ranks(self, candidate: Candidate) -> Rank | None:
+        """What says of settings of a kernel's knobs what they are expected to be worth; None where nothing is known.
+
+        Known is what a cost model says that orders kernels of problems that it was not trained on better than chance.
+        """
+        costs = self._run.costs()
+        if costs.before.model is None:
+            return None
+        return lambda settings: costs.expected(
+            self._problem,
+            [candidate.model_copy(update={"knobs": {**candidate.knobs, **setting}}) for setting in settings],
+        )
 
     def _transfer(self, move: MeasuredMove, told: bool) -> dict[str, Any]:
         made: dict[str, Any] = {"id": move.id, "told": _line(move)}

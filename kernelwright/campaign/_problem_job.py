@@ -204,7 +204,9 @@ class ProblemJob:
     def _strategy(self) -> Strategy:
         if self.config.search is not None:
             moves = partial(self.memory.transfers, self.coder)
-            return make_search(self.config, self.problem.id, samples=self._samples, moves=moves)
+            return make_search(
+                self.config, self.problem.id, samples=self._samples, moves=moves, ranks=self.memory.ranks
+            )
         if self._many_lines:
             return Trajectories(self._samples)
         if isinstance(self.coder, ModelRole):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.agents import RIVALS as BESIDE
 from kernelwright.agents import Attempt, Duplicate
 from kernelwright.campaign._ledger import duplicates_of
-from kernelwright.evolution import Evolution, Moves, Search, SearchPlan, Value
-from kernelwright.records import Interval, Record, RunConfig
+from kernelwright.evolution import Evolution, Moves, Ranks, Search, SearchPlan, Value
+from kernelwright.records import Candidate, Interval, Record, RunConfig
 
 if TYPE_CHECKING:
     from kernelwright.store import RunRow, Store, StoredEvaluation
@@ -68,11 +68,18 @@ def _no_moves(attempt: Attempt) -> Sequence[Mapping[str, Any]]:
     return ()
 
 
-def make_search(config: RunConfig, problem_id: str, *, samples: int = 1, moves: Moves = _no_moves) -> Evolution:
+def _no_rank(candidate: Candidate) -> None:
+    return None
+
+
+def make_search(
+    config: RunConfig, problem_id: str, *, samples: int = 1, moves: Moves = _no_moves, ranks: Ranks = _no_rank
+) -> Evolution:
     """The search of a run over a problem, told nothing yet. The run's recipe must set one up.
 
     Args:
         moves: what it may transfer from other problems.
+        ranks: what is expected of settings of a kernel's knobs.
     """
     make = partial(
         Search,
@@ -81,6 +88,7 @@ def make_search(config: RunConfig, problem_id: str, *, samples: int = 1, moves: 
         backend=config.backend,
         baseline=config.baselines[0],
         moves=moves,
+        ranks=ranks,
     )
     return Evolution(make, samples=samples)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 RACE_PAIRS = 48  # at most for a setting, where the search's own limit is higher: those that are close are alike
-LOOKS = (8, 24, 48)  # at the baseline, of which little is asked: no hopeless setting is to wait for a late one
+LOOKS = (8, 16)  # at the baseline, of which little is asked: races are what counts, and these have looks of their own
 
 
 class Tuner:

@@ -15,6 +15,7 @@ from kernelwright.evolution._cost_model import (
     rank_correlation,
     static_metrics,
 )
+from kernelwright.evolution._knob_operator import Ranks
 from kernelwright.evolution._knobs import SAMPLERS, KnobSearch, KnobSpace, Rank, Sampler, Setting
 from kernelwright.evolution._library import Library, MeasuredMove, MovePlace, Near
 from kernelwright.evolution._plan import USUAL_WEIGHTS, IslandPlan, SearchPlan
@@ -54,6 +55,7 @@ __all__ = [
     "Moves",
     "Near",
     "Rank",
+    "Ranks",
     "Sampler",
     "Search",
     "SearchPlan",

@@ -6,12 +6,14 @@ No model is asked. What a text's knobs were tried at is what a run's rows say, w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from kernelwright.agents import Attempt, Duplicate
-from kernelwright.evolution._knobs import KnobSearch, KnobSpace, Setting, key_of
+from kernelwright.evolution._knobs import KnobSearch, KnobSpace, Rank, Setting, key_of
 from kernelwright.inline import declared_knobs, knob_settings
 from kernelwright.records import Candidate, KnobValue, sha256_text
 
+Ranks = Callable[[Candidate], Rank | None]
 _WALKED = 16  # settings of a space that is walked through, the near ones first
 
 
@@ -21,10 +23,12 @@ class KnobOperator:
     Args:
         seed: what draws follow from, besides what is told.
         baseline: whose speedup counts.
+        ranks: what says of a kernel's settings what they are expected to be worth; None where nothing does.
     """
 
-    def __init__(self, seed: str, baseline: str) -> None:
+    def __init__(self, seed: str, baseline: str, ranks: Ranks = lambda candidate: None) -> None:
         self._seed = seed
+        self._ranks = ranks
         self._baseline = baseline
         self._spaces: dict[str, KnobSpace] = {}  # by text
         self._tried: dict[str, dict[str, tuple[Setting, float | None]]] = {}  # by text and setting
@@ -67,7 +71,8 @@ class KnobOperator:
     def _search(self, candidate: Candidate) -> KnobSearch:
         tried = self._tried.get(candidate.source, {})
         seed = f"{self._seed}/{sha256_text(candidate.source)}/{len(tried)}"
-        search = KnobSearch(self._space(candidate.source), seed=seed, most=_WALKED, batch=1)
+        rank = self._ranks(candidate)
+        search = KnobSearch(self._space(candidate.source), seed=seed, most=_WALKED, batch=1, rank=rank)
         for setting, value in tried.values():
             search.tell(setting, value, judged=False)
         return search

@@ -31,6 +31,7 @@ SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
 BATCH = 4  # settings that are proposed, and built, together
 _DRAWS = 32  # proposals that are asked for, for each setting that is wanted: samplers repeat themselves
 _PROPOSED = 4  # proposals for each setting that is wanted, where something ranks them
+_STARTUP = 2 * BATCH + 1  # settings that TPE wants to know before it models anything
 _FAILURE = 0.5  # how much worse than the worst a setting counts that failed, as a log-ratio
 _FEW = 4096  # settings of a space that is listed to draw from what is left of it
 
@@ -73,9 +74,10 @@ class KnobSpace:
     def __contains__(self, setting: Setting) -> bool:
         return all(knob.name in setting and _is_among(setting[knob.name], knob.values) for knob in self.knobs)
 
-    def settings(self) -> Iterator[dict[str, KnobValue]]:
-        """Every setting, those near the default first: fewest knobs changed, then by the least steps."""
-        here = [_position(knob.values, self.default[knob.name]) for knob in self.knobs]
+    def settings(self, near: Setting | None = None) -> Iterator[dict[str, KnobValue]]:
+        """Every setting, those near one (or the default) first: fewest knobs changed, then by the least steps."""
+        middle = self.default if near is None else near
+        here = [_position(knob.values, middle[knob.name]) for knob in self.knobs]
 
         def distance(places: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
             steps = [abs(place - start) for place, start in zip(places, here, strict=True)]
@@ -83,6 +85,19 @@ class KnobSpace:
 
         for places in sorted(itertools.product(*(range(len(knob.values)) for knob in self.knobs)), key=distance):
             yield {knob.name: knob.values[place] for knob, place in zip(self.knobs, places, strict=True)}
+
+    def neighbours(self, setting: Setting) -> list[dict[str, KnobValue]]:
+        """The settings that differ from one in a single knob, those of the least steps first."""
+        found = []
+        for place, knob in enumerate(self.knobs):
+            here = _position(knob.values, setting[knob.name])
+            for there, value in enumerate(knob.values):
+                if there != here:
+                    steps = abs(there - here) if knob.ordered else 1
+                    found.append(
+                        (steps, place, there, {**{k.name: setting[k.name] for k in self.knobs}, knob.name: value})
+                    )
+        return [changed for *_, changed in sorted(found, key=lambda entry: entry[:3])]
 
     def drawn(self, rng: random.Random) -> dict[str, KnobValue]:
         """A setting at random."""
@@ -107,8 +122,10 @@ def require_sampler(sampler: Sampler, space: KnobSpace) -> None:
 class KnobSearch:
     """Says which settings to try, a few at once, and is told what each was worth.
 
-    Small spaces are walked through. In others a sampler proposes; where something ranks settings before they are built,
-    the best of several proposals are taken, and a walk goes in that order.
+    Small spaces are walked through, always near the best setting that is known. In others TPE, which has to draw at
+    random until it knows something, is given the neighbours of the best one for that long; then a sampler proposes.
+    Where something ranks settings before they are built, the best of several proposals are taken, and a walk goes in
+    that order.
 
     Args:
         space: what there is to try.
@@ -193,20 +210,32 @@ class KnobSearch:
             return list(itertools.islice((s for s in self._walked() if key_of(s) not in self._told), count))
         return self._proposed(count)
 
-    def _walked(self) -> list[dict[str, KnobValue]]:
+    @property
+    def _best(self) -> Setting:
+        """The best setting that is known, the first one of equals; the default where none passed."""
+        passed = {key: value for key, value in self._told.items() if value is not None}
+        if not passed:
+            return self.space.default
+        best: dict[str, KnobValue] = json.loads(max(passed, key=lambda key: passed[key]))
+        return best
+
+    def _walked(self) -> Sequence[dict[str, KnobValue]]:
         """All settings, in the order in which they are tried."""
+        if self._rank is None:
+            return list(self.space.settings(self._best))
         if self._walk is None:
             self._walk = list(self.space.settings())
-            if self._rank is not None:
-                expected = dict(zip(map(key_of, self._walk), self._rank(self._walk), strict=True))
-                self._walk.sort(key=lambda setting: -expected[key_of(setting)])
+            expected = dict(zip(map(key_of, self._walk), self._rank(self._walk), strict=True))
+            self._walk.sort(key=lambda setting: -expected[key_of(setting)])
         return self._walk
 
     def _proposed(self, count: int) -> list[dict[str, KnobValue]]:
         """What the sampler proposes and nobody has tried; at random, where it only repeats itself."""
         wanted = min(count * (1 if self._rank is None else _PROPOSED), self.left)
         found: dict[str, dict[str, KnobValue]] = {}
-        for setting in self._sampled(wanted * _DRAWS):
+        knows_little = self._sampler == "tpe" and len(self._told) < _STARTUP
+        near = self.space.neighbours(self._best) if knows_little else []
+        for setting in itertools.chain(near, self._sampled(wanted * _DRAWS)):
             key = key_of(setting)
             if key not in self._told:
                 found.setdefault(key, setting)
@@ -274,7 +303,7 @@ class KnobSearch:
             return samplers.CmaEsSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
         if self._sampler == "random":
             return samplers.RandomSampler(seed=seed)
-        return samplers.TPESampler(seed=seed, n_startup_trials=2 * BATCH + 1)
+        return samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP)
 
     def _distributions(self) -> dict[str, BaseDistribution]:
         from optuna import distributions

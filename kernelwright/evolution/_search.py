@@ -18,7 +18,7 @@ from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import ANY, Arm, Bandit
 from kernelwright.evolution._book import Book, Member
 from kernelwright.evolution._island import FOUND, Island
-from kernelwright.evolution._knob_operator import KnobOperator
+from kernelwright.evolution._knob_operator import KnobOperator, Ranks
 from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
 from kernelwright.records import Backend
@@ -38,6 +38,8 @@ class Search:
         baseline: whose speedup counts.
         moves: changes that were measured elsewhere and may be worth a try on a kernel, the best first. Each is asked
             for once.
+        ranks: what says of a kernel's knob settings, before they are built, what they are expected to be worth; None
+            where nothing does.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Search:
         backend: Backend,
         baseline: str,
         moves: Moves = lambda attempt: (),
+        ranks: Ranks = lambda candidate: None,
     ) -> None:
         self.plan = plan
         self._seed = seed
@@ -55,7 +58,7 @@ class Search:
         self._book = Book(baseline, AXES)
         self._islands = [Island(island, backend, self._book, races=plan.races) for island in plan.islands]
         self._bandits = [Bandit(dict(island.operators.items())) for island in plan.islands]
-        self._knobs = KnobOperator(seed, baseline)
+        self._knobs = KnobOperator(seed, baseline, ranks)
         self._steps = 0
         self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
         self._measured_at: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from campaign_fakes import FakeReferee, make_problem
+from campaign_fakes import FakeReferee, make_candidate, make_evaluation, make_problem
 
 from kernelwright.agents import Proposal, StepContext, coders, judges
 from kernelwright.campaign import Campaign
@@ -65,7 +65,13 @@ class Talker:
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def taught() -> int:
+    """Problems of which the store has seen what their kernels' knobs are worth."""
+    return 0
+
+
+@pytest.fixture
+def run(tmp_path: Path, taught: int):
     asked: list[str] = []
     for registry, made in ((coders, OneKernel), (judges, Talker)):
         if made.__name__.lower() not in registry.words():
@@ -82,6 +88,12 @@ def run(tmp_path: Path):
         rounds=6,
     )
     with Store.open(settings.store) as store:
+        for number in range(taught):
+            other = make_problem(f"other{number}")
+            store.record_problem(other)
+            for knobs in ({"A": a, "B": b} for a in (1, 2, 4) for b in (1, 2)):
+                candidate = make_candidate(other, SOURCE, knobs=knobs)
+                store.record_evaluation(make_evaluation(candidate, speedup=(number + 1) * knobs["A"] ** 0.5))
         referee = FakeReferee({"v0": 1.0, "v0 A=2 B=1": 1.4, "v0 A=4 B=2": 0.5})
         result = Campaign(settings, store, open_referee=lambda _: referee).run([PROBLEM])
         yield result, store, referee, asked
@@ -100,3 +112,24 @@ def test_settings_of_a_kernel_are_tried_without_a_coder_or_advice(run):
     assert {row.candidate.author for row in tuned} == {"m"}
     assert store.candidate(result.rows[0].candidate).knobs == {"A": 2, "B": 1}
     assert store.run_costs(result.run_id).calls == 0
+
+
+def set_in_turn(referee: FakeReferee) -> list[str]:
+    """The settings that were judged, in order."""
+    return [word for _, word, confirm in referee.judged if not confirm and "=" in word]
+
+
+def test_settings_near_the_best_are_tried_first_where_nothing_is_known(run):
+    result, store, referee, _ = run
+    assert set_in_turn(referee)[:2] == ["v0 A=1 B=2", "v0 A=2 B=1"]
+    (learned,) = store.events(result.run_id, kind="cost-model")
+    assert (learned.data["used"], learned.data["kernels"]) == (False, 0)
+
+
+@pytest.mark.parametrize("taught", [8])
+def test_what_the_store_has_learned_orders_the_settings(run):
+    result, store, referee, _ = run
+    assert {word.split()[1] for word in set_in_turn(referee)[:2]} == {"A=4"}
+    (learned,) = store.events(result.run_id, kind="cost-model")
+    assert (learned.data["used"], learned.data["kernels"], learned.data["problems"]) == (True, 48, 8)
+    assert learned.data["rank_correlation"]["low"] > 0.5

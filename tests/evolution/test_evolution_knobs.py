@@ -108,6 +108,36 @@ def test_a_small_space_is_walked_near_ones_first_and_to_its_end():
     assert asked == [(2, "x"), (1, "x"), (2, "y"), (3, "x"), (1, "y"), (3, "y")]
 
 
+def test_a_walk_goes_on_beside_the_best_setting_that_is_known():
+    def value(at):
+        return -abs(at[0] - 4) - at[1]
+
+    search = KnobSearch(KnobSpace({"A": [1, 2, 3, 4, 5], "B": [1, 2]}, {"A": 1}), most=10, batch=1)
+    asked = []
+    while batch := search.ask():
+        at = (batch[0]["A"], batch[0]["B"])
+        search.tell(batch[0], value(at))
+        asked.append(at)
+    assert len(set(asked)) == 10
+    for number in range(1, asked.index((4, 1)) + 1):
+        best = max(asked[:number], key=value)
+        assert abs(asked[number][0] - best[0]) + abs(asked[number][1] - best[1]) == 1
+
+
+def test_tpe_is_given_neighbours_of_the_best_until_it_knows_something():
+    search = searching()
+    asked = []
+    while len(asked) < 9:
+        batch = search.ask()
+        best = max(asked, key=worth, default=batch[0])
+        for setting in batch:
+            assert sum(setting[name] != best[name] for name in setting) <= 1
+            search.tell(setting, worth(setting))
+        asked += batch
+    differing = [sum(s[name] != max(asked, key=worth)[name] for name in s) for s in walk(search)]
+    assert max(differing) > 1, "then it looks further"
+
+
 def test_what_ranks_settings_orders_a_walk_and_chooses_among_proposals():
     def rank(settings):
         return [worth(setting) for setting in settings]
