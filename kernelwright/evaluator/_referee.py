@@ -47,6 +47,7 @@ _GPU_PIDS = 256
 _GPU_FILES = 1024
 _EXAMINED_S = 300.0
 _DIGEST_SOURCE = Path(__file__).with_name("_digest.cu")
+_COMPILER = "kernelwright.evaluator._compiler"
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5
 
@@ -125,6 +126,7 @@ class Referee:
         self.share_sampler = ShareSampler(self._cache_dir)
         self._noise: dict[str, NoiseHistory] = {}
         self.warm = True
+        self._triton_is_warm = False  # the process that workers are forked from has imported Triton for a compiler
         self._null_ms: float | None = None
 
     def __enter__(self) -> Referee:
@@ -289,6 +291,9 @@ class Referee:
         cannot show it; there each of these workers compiles for itself.
         """
         on_gpu = device is not None and device.is_gpu
+        # Triton decides at its import whether it interprets: whoever wants that is no child of one that imported it.
+        interprets = "TRITON_INTERPRET" in (env or {})
+        self._triton_is_warm |= self.warm and entry.partition(":")[0] == _COMPILER
         mounts = [Mount(path) for path in _GPU_FOLDERS if on_gpu and os.path.isdir(path)]
         variables = dict(env or {})
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
@@ -306,7 +311,7 @@ class Referee:
             builds=builds,
             env=variables,
             mounts=mounts,
-            warm=self.warm,
+            warm=self.warm and not (interprets and self._triton_is_warm),
         )
 
     def load(
