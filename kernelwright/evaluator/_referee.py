@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import importlib.util
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +49,9 @@ _GPU_FILES = 1024
 _EXAMINED_S = 300.0
 _DIGEST_SOURCE = Path(__file__).with_name("_digest.cu")
 _COMPILER = "kernelwright.evaluator._compiler"
+# Sandboxes whose warm workers have Triton imported, for a compiler that they were forked for. Triton decides at its
+# import whether it interprets, so that whoever wants that starts cold there.
+_WITH_TRITON: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5
 
@@ -126,7 +130,6 @@ class Referee:
         self.share_sampler = ShareSampler(self._cache_dir)
         self._noise: dict[str, NoiseHistory] = {}
         self.warm = True
-        self._triton_is_warm = False  # the process that workers are forked from has imported Triton for a compiler
         self._null_ms: float | None = None
 
     def __enter__(self) -> Referee:
@@ -291,9 +294,9 @@ class Referee:
         cannot show it; there each of these workers compiles for itself.
         """
         on_gpu = device is not None and device.is_gpu
-        # Triton decides at its import whether it interprets: whoever wants that is no child of one that imported it.
+        if self.warm and entry.partition(":")[0] == _COMPILER:
+            _WITH_TRITON.add(self.sandbox)
         interprets = "TRITON_INTERPRET" in (env or {})
-        self._triton_is_warm |= self.warm and entry.partition(":")[0] == _COMPILER
         mounts = [Mount(path) for path in _GPU_FOLDERS if on_gpu and os.path.isdir(path)]
         variables = dict(env or {})
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
@@ -311,7 +314,7 @@ class Referee:
             builds=builds,
             env=variables,
             mounts=mounts,
-            warm=self.warm and not (interprets and self._triton_is_warm),
+            warm=self.warm and not (interprets and self.sandbox in _WITH_TRITON),
         )
 
     def load(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kernelwright.agents import Proposal, StepContext, coders
 from kernelwright.campaign import Campaign, CampaignResult, estimate, languages_of, searches_of, with_recipe
-from kernelwright.cli import main
+from kernelwright.cli import cli as commands
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, Status
@@ -155,7 +155,7 @@ def test_a_language_that_the_coder_cannot_write_is_refused_before_anything_began
 
 
 def test_a_search_without_an_island_for_the_runs_language_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="no island .* writes for --backend cuda") as refused:
+    with pytest.raises(UsageError, match=r"no island .* writes for --backend cuda") as refused:
         run(tmp_path, FakeReferee(), RECIPE.replace('name = "here"', 'name = "here"\nbackend = "cpp"'), backend="cuda")
     assert refused.value.hint == "use --backend cpp or --backend triton"
 
@@ -163,16 +163,20 @@ def test_a_search_without_an_island_for_the_runs_language_is_refused(tmp_path):
 def test_what_is_shown_of_it_names_the_languages(tmp_path):
     result = run(tmp_path, FakeReferee(speeds(cpp=1.1), untimed=frozenset({"triton"})))
     store = ["--store", str(tmp_path / "store.db")]
-    cli = CliRunner()
-    shown = cli.invoke(main, ["runs", "archive", result.run_id, *store]).output
+    wide = {"COLUMNS": "200"}
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(commands, list(words), env=wide).output
+
+    shown = said("runs", "archive", result.run_id, *store)
     assert "island here (cpp)" in shown
     assert "island there (triton)" in shown
-    assert "backend cpp (islands for triton as well)" in cli.invoke(main, ["runs", "show", "last", *store]).output
-    recipe = cli.invoke(main, ["recipes", "show", str(tmp_path / "languages.toml")]).output
-    assert "island there (triton)" in " ".join(recipe.split())
-    assert "of its own language alone" in " ".join(recipe.split())
+    assert "backend cpp (islands for triton as well)" in said("runs", "show", "last", *store)
+    recipe = said("recipes", "show", str(tmp_path / "languages.toml"))
+    assert "island there (triton)" in recipe
+    assert "of its own language alone" in recipe
     asked = ["optimize", "level1/softmax", "--recipe", str(tmp_path / "languages.toml"), "--dry-run", "--json", *store]
-    plan = json.loads(cli.invoke(main, asked).output)
+    plan = json.loads(said(*asked))
     assert plan["languages"] == ["cpp", "triton"]
     with_model = settings_of(tmp_path, coder="openai:some-model")
     assert estimate([PROBLEM], with_model).roles[0].input_tokens > 0

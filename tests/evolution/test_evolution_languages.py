@@ -40,7 +40,7 @@ class Told:
             speedup=found,
             stage=Stage.CHECKED if speedup is None else None,
             status=Status.PASSED if passed else Status.INCORRECT_NUMERICAL,
-            metrics={"code_bytes": 10.0 ** (3 + number)},
+            metrics={"distance_to_roofline": 10.0 ** (1 + number)},
         )
         asked = Assignment(mode="new", island=island, backend=at.plan.backend)
         self.search.tell(attempt_of(candidate, verdict, action={"assignment": asked.model_dump(mode="json")}))
@@ -61,8 +61,9 @@ def test_an_island_asks_for_its_language_and_is_told_apart_by_its_axes():
 
 @pytest.mark.parametrize("migration", ["ring", "elite"])
 def test_elites_migrate_to_islands_of_their_language_alone(migration):
-    two = IslandPlan(name="second", backend="triton")
-    told = Told(*ISLANDS, two, migrate_every=3, migration=migration)
+    names = {"cpp": "", "triton": "triton", "second": "triton"}
+    islands = [IslandPlan(name=name, backend=backend, axes=("roofline",)) for name, backend in names.items()]
+    told = Told(*islands, migrate_every=3, migration=migration)
     told.tell(0, 9.0)
     mine = told.tell(1, 2.0)
     told.tell(2, 1.5)
