@@ -112,7 +112,7 @@ def test_each_island_has_kernels_in_its_language_alone_and_a_timed_one_wins(tmp_
 
 
 def test_races_are_between_kernels_in_one_language(tmp_path):
-    referee = FakeReferee(speeds(cuda=1.2, triton=1.3))
+    referee = FakeReferee(speeds(cuda=1.3, triton=1.3))
     text = RECIPE.replace('name = "here"', 'name = "here"\nbackend = "cuda"')
     result = run(tmp_path, referee, text, backend="triton")
     assert referee.beside
