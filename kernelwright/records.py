@@ -21,6 +21,11 @@ KnobValue = int | float | str | bool
 DeviceClass = Literal["cpu", "gpu", "interpreter"]
 
 
+def timed_together(one: Backend, other: Backend) -> bool:
+    """Whether kernels of two backends are timed on the same device, where they are timed at all: C++ is on the CPU."""
+    return (one == "cpp") == (other == "cpp")
+
+
 def sha256_text(text: str | bytes) -> str:
     """Hex SHA-256 of ``text`` (UTF-8 where it is a string)."""
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()

@@ -54,14 +54,14 @@ ALL_BACKENDS: frozenset[Backend] = frozenset({"cpp", "triton", "cuda"})
 class ModelTools:
     """What a model's role works with on one problem of one run.
 
-    ``device`` is asked for when the first prompt is made: finding out takes a moment. A prompt shows at most
-    ``history`` moves. ``memory``: what it may know of other problems and earlier runs. ``exemplar``: which one a Coder
-    is shown.
+    ``task`` and ``device`` are those of a backend. The device is asked for when the first prompt is made: finding out
+    takes a moment. A prompt shows at most ``history`` moves. ``memory``: what it may know of other problems and
+    earlier runs. ``exemplar``: which one a Coder is shown.
     """
 
     client: ModelClient
-    task: Task
-    device: Callable[[], DeviceFacts]
+    task: Callable[[Backend], Task]
+    device: Callable[[Backend], DeviceFacts]
     parameters: Parameters
     max_output_tokens: int
     history: int = 16
@@ -107,11 +107,12 @@ class ModelRole:
         reply = REPLIES[prompt]
         if "history" in data and "history_limit" not in data:
             data = {**data, "history": data["history"] if tools.history else (), "history_limit": tools.history}
-        known = {**tools.task.baselines, **baselines_of(context)}
+        task = tools.task(context.backend)
+        known = {**task.baselines, **baselines_of(context)}
         made = render(
             prompt,
-            task=tools.task.model_copy(update={"baselines": known}),
-            device=tools.device(),
+            task=task.model_copy(update={"baselines": known}),
+            device=tools.device(context.backend),
             schema_text=json.dumps(schema_of(reply), indent=1),
             **data,
         )
@@ -298,15 +299,23 @@ def parents_of(context: StepContext) -> list[Attempt]:
 
 
 def inspirations_of(context: StepContext) -> tuple[KernelView, ...]:
-    """The kernels that an assignment shows beside its parents, as their first verdicts have them."""
+    """The kernels that an assignment shows beside its parents, as their first verdicts have them.
+
+    Those that were timed elsewhere than what is asked for come without their times.
+    """
     first = {attempt.candidate.sha256: attempt for attempt in reversed(context.attempts)}
     wanted = (first[sha256] for sha256 in context.assignment.inspirations if sha256 in first)
-    return tuple(KernelView.of(attempt.candidate, attempt.verdict) for attempt in wanted)
+    return tuple(
+        KernelView.of(attempt.candidate, attempt.verdict).model_copy(
+            update={} if attempt.competes(context.backend) else {"speedup": {}, "latency_ms": None}
+        )
+        for attempt in wanted
+    )
 
 
 def baselines_of(context: StepContext) -> dict[str, float]:
-    """Latencies of the baselines in ms, as the latest timed attempt was held against them; empty where none was."""
-    timings = [attempt.verdict.timing for attempt in context.attempts if attempt.verdict.timing is not None]
+    """Latencies of the baselines in ms, as the latest attempt timed there was held against them; empty without one."""
+    timings = [attempt.verdict.timing for attempt in context.competing if attempt.verdict.timing is not None]
     if not timings:
         return {}
     latency_ms = timings[-1].latency_ms.median
@@ -314,7 +323,9 @@ def baselines_of(context: StepContext) -> dict[str, float]:
 
 
 def history_of(context: StepContext) -> tuple[Move, ...]:
-    """Every attempt as a measured move, in order; of an assignment's own line where it is to know no others."""
+    """Every attempt in its language as a measured move, in order; of an assignment's own line where it is to know no
+    others.
+    """
     verdicts = {attempt.candidate.sha256: attempt.verdict for attempt in context.attempts}
     shown = _own_line(context) if context.assignment.own_line else set(verdicts)
     return tuple(
@@ -326,7 +337,9 @@ def history_of(context: StepContext) -> tuple[Move, ...]:
             baseline=context.baseline,
         )
         for attempt in context.attempts
-        if attempt.purpose == "search" and attempt.candidate.sha256 in shown
+        if attempt.purpose == "search"
+        and attempt.candidate.backend == context.backend
+        and attempt.candidate.sha256 in shown
     )
 
 

@@ -129,7 +129,7 @@ class StepTools:
     evaluate: Evaluate
     ledger: Ledger
     bench: Workbench
-    backend: Backend = "cpp"
+    backend: Backend = "cpp"  # of what names none
     baseline: str = "eager"
     should_stop: Callable[[], str] = lambda: ""
     build_ahead: Callable[[Candidate], None] | None = None
@@ -165,11 +165,17 @@ def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
     )
 
 
-def context_of(tools: StepTools, state: StepState, assignment: Assignment | None = None) -> StepContext:
-    """What the roles may see, rebuilt from the ledger."""
+def context_of(
+    tools: StepTools, state: StepState, assignment: Assignment | None = None, *, backend: Backend | None = None
+) -> StepContext:
+    """What the roles may see, rebuilt from the ledger.
+
+    Args:
+        backend: whose kernel it is about; by default what the assignment asks for, else the run's.
+    """
     return StepContext(
         problem=tools.problem,
-        backend=tools.backend,
+        backend=backend or (assignment.backend if assignment else "") or tools.backend,
         round=state["round"],
         rounds=state["rounds"],
         bench=tools.bench,
@@ -229,6 +235,7 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
     try:
         context = context_of(tools, state, assignment)
         proposal = set_knobs(context, assignment) if assignment.knobs else tools.coder.propose(context)
+        _refuse_another_language(context, proposal)
     except RoleFailed as failed:
         return {"proposals": [{**answer, "reason": failed.message}]}
     answer["reason"] = proposal.rationale
@@ -244,6 +251,12 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
     }
     answer["calls"] = [call.model_dump(mode="json") for call in proposal.calls]
     return {"proposals": [answer]}
+
+
+def _refuse_another_language(context: StepContext, proposal: Proposal) -> None:
+    written = proposal.candidate
+    if written is not None and written.backend != context.backend:
+        raise RoleFailed(f"a kernel for {written.backend}, where one for {context.backend} was asked for")
 
 
 def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
@@ -375,7 +388,8 @@ def _forecast(tools: StepTools, state: StepState, candidate: Candidate, sample: 
     standing = track_record(tools.ledger.past_forecasts()).standing
     if standing == "switched off":
         return None
-    prediction = tools.verifier.predict(context_of(tools, state, Assignment(sample=sample)), candidate)
+    context = context_of(tools, state, Assignment(sample=sample), backend=candidate.backend)
+    prediction = tools.verifier.predict(context, candidate)
     if prediction is None:
         return None
     forecast = Forecast(
@@ -405,7 +419,8 @@ def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal
     foreseen: list[Candidate] = []
     if isinstance(tools.coder, Foresees) and state["round"] + 1 < state["rounds"]:
         try:
-            foreseen = list(tools.coder.foresee(context_of(tools, state), pending))
+            asked = Assignment.model_validate(pending.action.get("assignment") or {})
+            foreseen = list(tools.coder.foresee(context_of(tools, state, asked), pending))
         except KernelwrightError:  # the proposal itself will tell
             return
     if foreseen or len(waiting) > 1:
@@ -421,8 +436,9 @@ def _advise(tools: StepTools, state: StepState) -> dict[str, Any]:
     focus = tools.strategy.focus(context)
     if focus is None:
         return {}
+    about = context_of(tools, state, backend=focus.candidate.backend)
     try:
-        advice = tools.judge.advise(context, tools.ledger.evaluation(focus.evaluation_id))
+        advice = tools.judge.advise(about, tools.ledger.evaluation(focus.evaluation_id))
     except RoleFailed as failed:
         return {"failures": [*state["failures"], _failure(state, "judge", failed.message)]}
     tools.ledger.add_note(focus.candidate, focus.evaluation_id, tools.judge.name, advice, step=state["round"])

@@ -40,6 +40,7 @@ class OfflineCoder:
         """
         if pending.candidate is None or context.assignment.seed:  # a search draws when it knows the verdict
             return ()
+        context = context.in_language(context.backend)
         plan = blueprint(context)
         base = base_attempt(context)
         before = _schedule_of(base, plan)
@@ -68,6 +69,7 @@ class OfflineCoder:
             UsageError: the backend is not one that the generator writes.
         """
         require_backend(self, context.backend)
+        context = context.in_language(context.backend)
         plan = blueprint(context)
         tried = context.tried
         for wish in _assigned(context, plan) if context.assignment.seed else _wishes(context, plan):

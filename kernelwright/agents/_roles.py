@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelwright.agents._static_rank import Score, static_score
@@ -20,6 +20,7 @@ from kernelwright.records import (
     Record,
     Verdict,
     sha256_text,
+    timed_together,
 )
 
 Purpose = Literal["search", "contest", "remeasure"]
@@ -47,6 +48,7 @@ class Assignment(Record):
         island: of the search, which asks for it.
         seed: what a Coder that draws draws from.
         model: which of a run's models is asked; empty for the only one.
+        backend: what the kernel is to be written in; empty for the run's.
         inspirations: kernels that are worth a look beside the parents.
         contrast: whether they are there to be compared with each other, by their speeds.
         own_line: whether the Coder is told of its parents' own line alone, and of no other attempts.
@@ -60,6 +62,7 @@ class Assignment(Record):
     island: int = 0
     seed: int = 0
     model: str = ""
+    backend: Backend | Literal[""] = ""
     inspirations: tuple[str, ...] = ()
     contrast: bool = False
     own_line: bool = False
@@ -106,6 +109,10 @@ class Attempt:
     def static_score(self) -> Score:
         """Its place among kernels that were not timed; empty where nothing is known."""
         return static_score(self.verdict.profile, float(self.action.get("bytes_moved") or 0.0))
+
+    def competes(self, backend: Backend) -> bool:
+        """Whether its speed may be held against that of kernels of a backend: it was timed where those are, or not."""
+        return self.verdict.timing is None or timed_together(self.candidate.backend, backend)
 
     def rank(self, baseline: str) -> tuple[float, Score] | None:
         """What decides between attempts, the larger the better; None for one that failed.
@@ -161,7 +168,10 @@ class Workbench:
 
 @dataclass(frozen=True)
 class StepContext:
-    """All that a role may look at. It can be rebuilt from the store, so a resumed role sees the same."""
+    """All that a role may look at. It can be rebuilt from the store, so a resumed role sees the same.
+
+    ``backend`` is what a kernel is to be written in, or is written in. Attempts may be of other languages as well.
+    """
 
     problem: Problem
     backend: Backend
@@ -184,8 +194,18 @@ class StepContext:
 
     @property
     def best(self) -> Attempt | None:
-        """The passed attempt of the highest rank (the earlier one of equals)."""
-        return best_attempt(self.attempts, self.baseline)
+        """The passed attempt of the highest rank (the earlier one of equals), of those that compete."""
+        return best_attempt(self.competing, self.baseline)
+
+    @property
+    def competing(self) -> tuple[Attempt, ...]:
+        """The attempts, but for those whose kernels were timed elsewhere than those of ``backend`` are."""
+        return tuple(attempt for attempt in self.attempts if attempt.competes(self.backend))
+
+    def in_language(self, backend: Backend) -> StepContext:
+        """The same with the attempts of one language alone, which is its own."""
+        own = tuple(attempt for attempt in self.attempts if attempt.candidate.backend == backend)
+        return replace(self, backend=backend, attempts=own)
 
     @property
     def advice(self) -> Advice | None:

@@ -9,7 +9,8 @@ from typing import Protocol
 from kernelwright.agents._model_roles import ModelRole, history_of
 from kernelwright.agents._moves import UNTIMED_EFFECT, effects
 from kernelwright.agents._roles import Attempt, StepContext
-from kernelwright.records import SEVERITIES
+from kernelwright.prompts import Move
+from kernelwright.records import SEVERITIES, Backend
 
 MOST_CHARACTERS = 1500
 _MOVES_READ = 32  # measured moves that whoever sums up is shown
@@ -42,7 +43,7 @@ class ModelScratchpad(ModelRole):
             context,
             "scratchpad",
             {
-                "history": history_of(context),
+                "history": _moves(context),
                 "history_limit": _MOVES_READ,
                 "failures": context.failures,
                 "insights": _insights(context.attempts),
@@ -61,6 +62,15 @@ class OfflineScratchpad:
 
     def summarise(self, context: StepContext) -> str:
         """See :class:`Scratchpad`."""
+        languages = _languages(context)
+        if len(languages) < 2:
+            return _cut(self._of_one(context))
+        told = [f"{name}: {self._of_one(context.in_language(name))}" for name in languages]
+        most = MOST_CHARACTERS // len(told) - 1
+        return "\n".join(_cut(text, most) for text in told)
+
+    def _of_one(self, context: StepContext) -> str:
+        """What was learned of kernels in one language."""
         known = effects(context.attempts, context.baseline)
         told = [(f"{one.knob} = {one.value}", one.log_ratio) for one in known]
         paid = sorted({(ratio, what) for what, ratio in told if ratio is not None and ratio > 0}, reverse=True)
@@ -72,7 +82,24 @@ class OfflineScratchpad:
             _listed("did not pay", [_with_ratio(what, ratio) for ratio, what in lost]),
             _listed("failed", list(failed)),
         ]
-        return _cut("\n".join(line for line in lines if line))
+        return "\n".join(line for line in lines if line)
+
+
+def _languages(context: StepContext) -> tuple[Backend, ...]:
+    """What the kernels of a context are written in."""
+    return tuple(dict.fromkeys(attempt.candidate.backend for attempt in context.attempts))
+
+
+def _moves(context: StepContext) -> list[Move]:
+    """Every measured move; where there are several languages, each says its own."""
+    languages = _languages(context)
+    if len(languages) < 2:
+        return list(history_of(context))
+    return [
+        move.model_copy(update={"plan": f"{backend}: {move.plan}"})
+        for backend in languages
+        for move in history_of(context.in_language(backend))
+    ]
 
 
 def _insights(attempts: Sequence[Attempt]) -> tuple[str, ...]:
@@ -104,6 +131,6 @@ def _listed(what: str, changes: Sequence[str]) -> str:
     return f"{what}: {', '.join(changes[:_CHANGES_TOLD])}{more}" if changes else ""
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """At most so many characters, up to the end of a word."""
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 4].rsplit(None, 1)[0] + " ..."
+    return text if len(text) <= most else text[: most - 4].rsplit(None, 1)[0] + " ..."

@@ -189,9 +189,9 @@ GAIN = 0.02  # of the lower bound of the speedup, that counts
 
 def rounds_without_gain(context: StepContext) -> int:
     """Rounds since the best lower bound of the speedup last rose by more than 2%; 0 while nothing has passed."""
-    best, since = 0.0, 0
+    best, since, competing = 0.0, 0, context.competing
     for number in range(context.round + 1):
-        bounds = [attempt.lower_bound(context.baseline) for attempt in context.attempts if attempt.round == number]
+        bounds = [attempt.lower_bound(context.baseline) for attempt in competing if attempt.round == number]
         bound = max((found for found in bounds if found is not None), default=0.0)
         since = 0 if bound > best * (1 + GAIN) or not best else since + 1
         best = max(best, bound)

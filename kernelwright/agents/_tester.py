@@ -118,6 +118,7 @@ class ModelTester(ModelRole):
     """Proposes generators as a language model. What it proposes is searched with, never believed."""
 
     role = "tester"
+    backend: Backend = "cpp"  # of the kernels that it is shown
 
     def propose(
         self, problem: Problem, known: Sequence[InputGenerator], survivors: Sequence[tuple[Candidate, Evaluation]]
@@ -135,7 +136,7 @@ class ModelTester(ModelRole):
         tools = self.tools
         made = render(
             "tester",
-            task=tools.task,
+            task=tools.task(self.backend),
             known=tuple(generator.describe() for generator in known),
             survivors=tuple(KernelView.of(candidate, e.verdict, e.artifacts) for candidate, e in survivors[:_SHOWN]),
             schema_text=json.dumps(schema_of(ProposedGenerators), indent=1),

@@ -25,7 +25,15 @@ from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
-from kernelwright.campaign._searched import ArmRow, Elite, IslandView, SearchView, make_search, searches_of
+from kernelwright.campaign._searched import (
+    ArmRow,
+    Elite,
+    IslandView,
+    SearchView,
+    languages_of,
+    make_search,
+    searches_of,
+)
 from kernelwright.campaign._tune import Tuner
 from kernelwright.campaign._tune_results import CostModelUse, TunedSetting, TunePlan, TuneResult
 from kernelwright.campaign._variants import EVERY, at_variant, at_variants, device_class_of
@@ -72,6 +80,7 @@ __all__ = [
     "evaluate",
     "export_text",
     "language_of",
+    "languages_of",
     "library_of",
     "load_drop_in",
     "load_recipe",

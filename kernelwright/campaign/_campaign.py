@@ -18,6 +18,7 @@ from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._schedule import Schedule
+from kernelwright.campaign._searched import languages_of
 from kernelwright.campaign._stopping import DeviceSeconds, StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
@@ -225,8 +226,8 @@ class Campaign:
                 wait=lambda seconds: self._wait(watch, seconds),
                 note=lambda kind, data: self._store.event(run.id, kind, data),
             )
-            environment = run.referee.environment_for(run.config.backend)
-            memory = RunMemory(self._store, run.id, run.config.backend, environment, run.settings)
+            judged_in = {name: run.referee.environment_for(name) for name in languages_of(run.config)}
+            memory = RunMemory(self._store, run.id, judged_in, run.settings)
             roles = RunRoles(run.config, run.settings, clients, run.referee, self._tell, memory.of)
 
             def abort() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernelwright.campaign._campaign import rows_of
 from kernelwright.campaign._paired import Measured
 from kernelwright.campaign._results import RunResult
-from kernelwright.records import Speedup, Verdict
+from kernelwright.records import Backend, Speedup, Verdict, timed_together
 
 if TYPE_CHECKING:
     from kernelwright.store import RunRow, Store, StoredEvaluation
@@ -77,7 +77,8 @@ def read_run(store: Store, run: RunRow, problems: Sequence[str], baseline: str) 
     results = []
     for problem in problems:
         kept = [*searched[problem], *(c for c in confirmations if c.candidate.problem_id == problem)]
-        results.append(_result(rows[problem], kept, best_so_far(searched[problem], baseline), baseline))
+        best = best_so_far(searched[problem], baseline, run.config.backend)
+        results.append(_result(rows[problem], kept, best, baseline))
     return RunData(run, tuple(problems), tuple(results), searched, confirmations)
 
 
@@ -91,17 +92,19 @@ def _result(row: RunResult, kept: Sequence[StoredEvaluation], best: Sequence[Ver
     return Result(row, False) if found is None else Result(row, False, True, found.speedup(baseline))
 
 
-def best_so_far(judged: Sequence[StoredEvaluation], baseline: str) -> list[Verdict | None]:
+def best_so_far(judged: Sequence[StoredEvaluation], baseline: str, backend: Backend) -> list[Verdict | None]:
     """After each evaluation, the verdict on the kernel of the greatest lower bound; None while none has passed.
 
-    A kernel that was judged several times counts by the last of them, and one that was quarantined not at all.
+    A kernel that was judged several times counts by the last of them; one that was quarantined, or timed elsewhere than
+    kernels of ``backend`` are, not at all.
     """
     latest: dict[str, Verdict] = {}
     found: list[Verdict | None] = []
     for evaluation in judged:
         verdict = evaluation.verdict
         latest.pop(verdict.candidate, None)
-        if verdict.passed and evaluation.quarantined is None:
+        competes = verdict.timing is None or timed_together(verdict.backend, backend)
+        if verdict.passed and competes and evaluation.quarantined is None:
             latest[verdict.candidate] = verdict
         found.append(max(latest.values(), key=lambda known: _bound(known, baseline), default=None))
     return found
@@ -111,7 +114,8 @@ def curve_of(data: RunData, baseline: str) -> tuple[float, ...]:
     """The geometric mean of the best so far after 1, 2, 3... evaluations of each problem; without a kernel it is 1."""
     from kernelwright.evaluator import geometric_mean
 
-    lines = [best_so_far(data.searched[problem], baseline) for problem in data.problems]
+    backend = data.row.config.backend
+    lines = [best_so_far(data.searched[problem], baseline, backend) for problem in data.problems]
     length = max((len(line) for line in lines), default=0)
     return tuple(
         geometric_mean([_ratio(line[min(place, len(line) - 1)] if line else None, baseline) for line in lines])

@@ -33,9 +33,11 @@ def choose_winner(
     It does not hold where the confirmation refuses it, calls it no faster than the baseline, or finds it over 1% slower
     than the runner-up in the same processes.
 
+    Kernels are timed beside those of their own language alone. One that was never timed is no runner-up.
+
     Args:
         attempts: all rounds of the problem.
-        ranked: what passed, the best first.
+        ranked: what passed and competes, the best first.
         baseline: whose speedup decides.
         confirm: confirms a candidate, timed beside others, and stores the result; returns its id and evaluation.
         load: a stored evaluation by id, for attempts that carry no timing and so need no confirmation.
@@ -47,10 +49,11 @@ def choose_winner(
         return Confirmation("", None, _why_nothing_passed(attempts))
     if ranked[0].verdict.timing is None:
         return Confirmation(ranked[0].evaluation_id, load(ranked[0].evaluation_id), "")
+    ranked = [attempt for attempt in ranked if attempt.verdict.timing is not None]
     confirmed: list[tuple[float, str, Evaluation]] = []
     refusals: list[str] = []
     for place, attempt in enumerate(ranked[:CONFIRMATIONS]):
-        beside = tuple(other.candidate for other in ranked[1:CONFIRMATIONS]) if place == 0 else ()
+        beside = _beside(attempt, ranked[1:CONFIRMATIONS]) if place == 0 else ()
         try:
             evaluation_id, evaluation = confirm(attempt.candidate, beside)
         except MachineError:
@@ -71,6 +74,10 @@ def choose_winner(
     return Confirmation(evaluation_id, evaluation, "")
 
 
+def _beside(attempt: Attempt, others: Sequence[Attempt]) -> tuple[Candidate, ...]:
+    return tuple(o.candidate for o in others if o.candidate.backend == attempt.candidate.backend)
+
+
 def _beaten(evaluation: Evaluation) -> bool:
     """Whether a kernel that was timed beside it was surely faster, by more than processes differ."""
     timing = evaluation.verdict.timing
@@ -81,5 +88,7 @@ def _why_nothing_passed(attempts: Sequence[Attempt]) -> str:
     if not attempts:
         return "no candidate was proposed"
     last = attempts[-1].verdict
+    if passed := sorted({attempt.candidate.backend for attempt in attempts if attempt.verdict.passed}):
+        return f"no candidate passed that could win: those for {', '.join(passed)} were timed on another device"
     rounds = "1 round" if len(attempts) == 1 else f"{len(attempts)} rounds"
     return f"no candidate passed in {rounds}; the last one: {last.status.value}: {last.reason}"

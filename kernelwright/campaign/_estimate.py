@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kernelwright.agents import reply_schemas
 from kernelwright.agents.llm import PriceTable, Usage, is_metered, is_model, vendors_own
+from kernelwright.campaign._recipes import load_recipe
 from kernelwright.config import Settings
 from kernelwright.prompts import DeviceFacts, Task, render
 from kernelwright.records import Problem, Record
@@ -95,14 +96,19 @@ def _scratchpads(problems: Sequence[Problem], settings: Settings) -> int:
 
 
 def _prompt_tokens(problem: Problem, settings: Settings) -> int:
-    """Of the first prompt about a problem."""
-    prompt = render(
-        "coder-new",
-        task=Task.of(problem, settings.backend, threads=settings.threads),
-        device=DeviceFacts(name="this machine", device_class="cpu"),
-        schema_text=json.dumps(reply_schemas()["coder-new"], indent=1),
-    )
-    return int((len(prompt.system) + len(prompt.user)) / CHARACTERS_A_TOKEN)
+    """Of the first prompt about a problem; the mean over what the islands of a search write in."""
+    search = load_recipe(settings.recipe).search
+    languages = (settings.backend,) if search is None else search.backends(settings.backend)
+    prompts = [
+        render(
+            "coder-new",
+            task=Task.of(problem, backend, threads=settings.threads),
+            device=DeviceFacts(name="this machine", device_class="cpu"),
+            schema_text=json.dumps(reply_schemas()["coder-new"], indent=1),
+        )
+        for backend in languages
+    ]
+    return int(sum(len(made.system) + len(made.user) for made in prompts) / len(prompts) / CHARACTERS_A_TOKEN)
 
 
 def _role(

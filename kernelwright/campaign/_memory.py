@@ -6,7 +6,6 @@ Each is mined once, when it is first asked for, from what the store held when th
 from __future__ import annotations
 
 import difflib
-import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,35 +37,40 @@ class RunMemory:
     """What was there when a run began, so that a run that is resumed knows what it knew before.
 
     Args:
-        environment: where the run's kernels are judged; what was measured on devices of another class is left out, and
-            what kernels cost is learned from this very one.
+        judged_in: where the kernels of each language of the run are judged; of a language, what was measured on devices
+            of another class is left out, and what kernels cost is learned from this very environment.
         settings: say how much prompts show.
     """
 
-    def __init__(
-        self, store: Store, run_id: str, backend: Backend, environment: Environment, settings: Settings
-    ) -> None:
+    def __init__(self, store: Store, run_id: str, judged_in: Mapping[Backend, Environment], settings: Settings) -> None:
         self._settings = settings
         self._store = store
         self._run_id = run_id
-        self._backend = backend
-        self._environment = environment
-        self._device_class = environment.device_class
+        self._judged_in = judged_in
+        self._learned: dict[Backend, Costs] = {}
         self._diffs: dict[str, str] = {}
+        self._mined: dict[Backend, Library] = {}
+        self._said: dict[Backend, Sequence[tuple[StoredInsight, Mapping[str, int]]]] = {}
         self._lock = threading.Lock()  # problems are worked on side by side
 
     def of(self, problem: Problem) -> ProblemMemory:
         """What is known about a problem."""
         return ProblemMemory(self, problem, moves=self._settings.moves_shown, insights=self._settings.insights_shown)
 
-    def near(self, operators: Mapping[str, int], bound: str) -> list[MeasuredMove]:
-        """Moves that paid, those measured on the likest problems first."""
-        near = self._library.near(operators, bound=bound, device_class=self._device_class)
+    def near(self, backend: Backend, operators: Mapping[str, int], bound: str) -> list[MeasuredMove]:
+        """Moves of a language that paid, those measured on the likest problems first."""
+        near = self._library(backend).near(operators, bound=bound, device_class=self._judged_in[backend].device_class)
         return [one.move for one in near if one.move.paid]
 
-    def insights(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
-        """What Judges found out before the run began, with the operators of each problem, oldest first."""
-        return self._insights
+    def insights(self, backend: Backend) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
+        """What Judges found out of a language before the run began, with each problem's operators, oldest first."""
+        with self._lock:
+            if backend not in self._said:
+                found = self._store.insights(before_run=self._run_id, backend=backend)
+                sources = self._store.problem_sources() if found else {}
+                here = [one for one in found if one.device_class == self._judged_in[backend].device_class]
+                self._said[backend] = [(one, operators_of(sources[one.version])) for one in here]
+            return self._said[backend]
 
     def diff(self, move: MeasuredMove) -> str:
         """What was changed where a move gained most, as a unified difference cut to a length."""
@@ -80,36 +84,21 @@ class RunMemory:
         lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
         return "\n".join(list(lines)[2:])[:DIFF_CHARACTERS]
 
-    def costs(self) -> Costs:
-        """The cost model, learned of the store's own verdicts."""
+    def costs(self, backend: Backend) -> Costs:
+        """The cost model of a language, learned from the store's own verdicts."""
         with self._lock:
-            return self._learned
+            if backend not in self._learned:
+                environment = self._judged_in[backend].id
+                found = self._learned[backend] = learned_costs(self._store, backend, environment, self._run_id)
+                use = {"backend": backend, **found.use.model_dump(mode="json")}
+                self._store.event(self._run_id, "cost-model", use)
+            return self._learned[backend]
 
-    @property
-    def _library(self) -> Library:
+    def _library(self, backend: Backend) -> Library:
         with self._lock:
-            return self._mined
-
-    @property
-    def _insights(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
-        with self._lock:
-            return self._said
-
-    @functools.cached_property
-    def _learned(self) -> Costs:
-        found = learned_costs(self._store, self._backend, self._environment.id, self._run_id)
-        self._store.event(self._run_id, "cost-model", found.use.model_dump(mode="json"))
-        return found
-
-    @functools.cached_property
-    def _mined(self) -> Library:
-        return library_of(self._store, before_run=self._run_id, backend=self._backend)
-
-    @functools.cached_property
-    def _said(self) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
-        found = self._store.insights(before_run=self._run_id, backend=self._backend)
-        sources = self._store.problem_sources() if found else {}
-        return [(one, operators_of(sources[one.version])) for one in found if one.device_class == self._device_class]
+            if backend not in self._mined:
+                self._mined[backend] = library_of(self._store, before_run=self._run_id, backend=backend)
+            return self._mined[backend]
 
 
 class _Said(NamedTuple):
@@ -129,12 +118,12 @@ class ProblemMemory:
         self._operators = operators_of(problem.source)
         self._moves = moves
         self._most_insights = insights
-        self._by_bound: dict[str, list[MeasuredMove]] = {}
+        self._by_bound: dict[tuple[Backend, str], list[MeasuredMove]] = {}
 
     def transfers(self, coder: Coder, attempt: Attempt) -> list[dict[str, Any]]:
         """Moves that may be made on a kernel, the best first; for the code generator those that its schedule admits."""
         told = isinstance(coder, ModelRole)
-        moves = self._near(_bound_of(attempt))
+        moves = self._near(attempt.candidate.backend, _bound_of(attempt))
         fitting = [move for move in moves if told or _fits(move, attempt.action.get("schedule"))]
         return [self._transfer(move, told) for move in fitting[:MOST_TRANSFERS]]
 
@@ -143,7 +132,7 @@ class ProblemMemory:
 
         Known is what a cost model says that orders kernels of problems that it was not trained on better than chance.
         """
-        costs = self._run.costs()
+        costs = self._run.costs(candidate.backend)
         if costs.before.model is None:
             return None
         return lambda settings: costs.expected(
@@ -155,37 +144,43 @@ class ProblemMemory:
         made: dict[str, Any] = {"id": move.id, "told": _line(move)}
         return {**made, "diff": self._run.diff(move)} if told else {**made, "change": dict(move.change)}
 
-    def _near(self, bound: str) -> list[MeasuredMove]:
-        if bound not in self._by_bound:
-            self._by_bound[bound] = self._run.near(self._operators, bound)
-        return self._by_bound[bound]
+    def _near(self, backend: Backend, bound: str) -> list[MeasuredMove]:
+        if (backend, bound) not in self._by_bound:
+            self._by_bound[backend, bound] = self._run.near(backend, self._operators, bound)
+        return self._by_bound[backend, bound]
 
     def paid(self, context: StepContext) -> tuple[str, ...]:
         """See :class:`~kernelwright.agents.Memory`."""
         if not self._moves:
             return ()
-        return tuple(_line(move) for move in self._near(_bound(context))[: self._moves])
+        return tuple(_line(move) for move in self._near(context.backend, _bound(context))[: self._moves])
 
     def insights(self, context: StepContext) -> tuple[str, ...]:
         """See :class:`~kernelwright.agents.Memory`."""
         if not self._most_insights:
             return ()
-        own = [_Said(insight, "", 1.0) for a in context.attempts if a.advice for insight in a.advice.insights]
-        earlier = [_Said(one.insight, "", 1.0) for one, _ in self._run.insights() if one.problem == self._problem.id]
+        known = self._run.insights(context.backend)
+        own = [_Said(insight, "", 1.0) for a in context.attempts for insight in _insights_on(a, context.backend)]
+        earlier = [_Said(one.insight, "", 1.0) for one, _ in known if one.problem == self._problem.id]
         ours = [*earlier, *own][::-1]
         tags = {one.insight.tag for one in ours}
-        others = self._elsewhere(_bound(context), tags)[::-1]
+        others = self._elsewhere(context.backend, _bound(context), tags)[::-1]
         return tuple(_said_line(one) for one in _ranked([*ours, *others])[: self._most_insights])
 
-    def _elsewhere(self, bound: str, tags: set[str]) -> list[_Said]:
+    def _elsewhere(self, backend: Backend, bound: str, tags: set[str]) -> list[_Said]:
         """What was found out on problems like this one, of kernels limited by the same, or of what came up here."""
         found = []
-        for one, operators in self._run.insights():
+        for one, operators in self._run.insights(backend):
             same = one.insight.tag in tags or (one.bound == bound and bound != "unknown")
             near = closeness(self._operators, bound, operators, one.bound)
             if one.problem != self._problem.id and same and near > 0.0:
                 found.append(_Said(one.insight, one.problem, near))
         return found
+
+
+def _insights_on(attempt: Attempt, backend: Backend) -> tuple[Insight, ...]:
+    """What the advice that stands with an attempt found out, where that is of kernels in a language."""
+    return attempt.advice.insights if attempt.advice and attempt.candidate.backend == backend else ()
 
 
 def _ranked(said: Sequence[_Said]) -> list[_Said]:
@@ -216,7 +211,7 @@ def _bound(context: StepContext) -> str:
     """What limits the kernel that is gone on from, or the best one where nothing is."""
     parents = context.assignment.parents
     first = next((a for a in context.attempts if parents and a.candidate.sha256 == parents[0]), None)
-    chosen = first or best_attempt(context.attempts, context.baseline)
+    chosen = first or best_attempt(context.in_language(context.backend).attempts, context.baseline)
     return "unknown" if chosen is None else _bound_of(chosen)
 
 

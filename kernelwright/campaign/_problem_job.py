@@ -40,12 +40,12 @@ from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.campaign._memory import ProblemMemory
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
-from kernelwright.campaign._searched import make_search
+from kernelwright.campaign._searched import languages_of, make_search
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintFinding, LintRecords, lint
 from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
-from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
+from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status, timed_together
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class ProblemJob:
             backend=self.config.backend,
             baseline=self.baseline,
             should_stop=self.watch.reason,
-            build_ahead=session.build_ahead if session.builds_ahead(self.config.backend) else None,
+            build_ahead=session.build_ahead if any(map(session.builds_ahead, languages_of(self.config))) else None,
             strategy=strategy,
             finished=self._finished,
             verifier=self.verifier,
@@ -323,7 +323,13 @@ class ProblemJob:
             self._emit("note", text=f"round {state['round'] + 1}/{state['rounds']}: {state['failures'][-1]['reason']}")
         elif node == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
-            self._emit("judged", round=state["round"], rounds=state["rounds"], **verdict_summary(evaluation))
+            self._emit(
+                "judged",
+                round=state["round"],
+                rounds=state["rounds"],
+                competes=timed_together(evaluation.candidate.backend, self.config.backend),
+                **verdict_summary(evaluation),
+            )
         elif node == "again":
             self._emit("note", text=_race_summary(ledger, state["attempts"][-1]))
         elif node == "conclude" and state["attempts"]:
@@ -382,6 +388,7 @@ def verdict_summary(evaluation: Evaluation) -> Mapping[str, Any]:
     speedup = {} if verdict.timing is None else verdict.timing.speedup
     return {
         "candidate": verdict.candidate,
+        "backend": verdict.backend,
         "status": verdict.status.value,
         "stage": verdict.stage.value if verdict.stage else None,
         "reason": verdict.reason,

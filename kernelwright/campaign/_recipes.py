@@ -10,10 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kernelwright.agents import coders
 from kernelwright.agents.llm import is_model
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.evolution import SearchPlan, axes_named
+from kernelwright.evolution import IslandPlan, SearchPlan, axes_named
 from kernelwright.records import Backend, Record
 
 _FOLDER = Path(__file__).with_name("recipes")
@@ -84,8 +85,9 @@ def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequenc
     """A recipe's search as a run has it: with the models that write for the run; None where the recipe has none.
 
     Raises:
-        UsageError: kernels of the backend have none of its axes, it names models that the run lacks, or there are
-            several models and no search to draw among them.
+        UsageError: kernels of an island's backend have none of its axes, its coder does not write them, no island
+            writes for the run's backend, it names models that the run lacks, or there are several models and no search
+            to draw among them.
     """
     writers = (coder, *models)
     if models and (unfit := [spec for spec in writers if not is_model(spec)]):
@@ -101,7 +103,13 @@ def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequenc
             )
         return None
     for island in plan.islands:
-        axes_named(island.axes, backend)
+        axes_named(island.axes, island.backend or backend)
+        _require_language(island, coder)
+    if backend not in (written := plan.backends(backend)):
+        raise UsageError(
+            f"no island of the recipe {recipe.name} writes for --backend {backend}, whose kernels are to win",
+            hint=f"use {' or '.join(f'--backend {name}' for name in written)}",
+        )
     named = [*plan.models, *(island.model for island in plan.islands if island.model)]
     if missing := [spec for spec in named if spec not in writers]:
         raise UsageError(
@@ -109,6 +117,18 @@ def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequenc
             hint=f"--set models={','.join(dict.fromkeys(missing))}",
         )
     return plan.model_copy(update={"models": writers}) if models and not plan.models else plan
+
+
+def _require_language(island: IslandPlan, coder: str) -> None:
+    """UsageError unless whoever writes for an island writes in its language."""
+    if not island.backend:
+        return
+    writer = coders.build(island.model or coder)
+    if island.backend not in writer.backends:
+        raise UsageError(
+            f"island {island.name} is for {island.backend}, which the {writer.name} coder does not write",
+            hint=f"it writes {' and '.join(sorted(writer.backends))}; let a model write: --coder openai:MODEL",
+        )
 
 
 def _is_open(settings: Settings, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelwright.records import Record, Speedup, Verdict
+from kernelwright.records import Record, Speedup, Verdict, timed_together
 
 if TYPE_CHECKING:
     from kernelwright.store import Store
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class RoundSummary(Record):
     """After a round, over all problems of a run, by the best kernel so far.
 
-    The best kernel is the one whose lower bound over the first baseline is the greatest, as the search measured it.
+    The best kernel is the one whose lower bound over the first baseline is the greatest, as the search measured it, of
+    those that were not timed elsewhere than kernels of the run's backend are.
 
     Attributes:
         round: from one.
@@ -49,7 +50,9 @@ def rounds_of(store: Store, run_id: str) -> list[RoundSummary]:
     for step in range(max(judged, default=-1) + 1):
         verdicts = judged.get(step, [])
         for verdict in verdicts:
-            if verdict.passed and _bound(verdict, baselines) > _bound(best.get(verdict.problem), baselines):
+            competes = verdict.timing is None or timed_together(verdict.backend, run.config.backend)
+            better = _bound(verdict, baselines) > _bound(best.get(verdict.problem), baselines)
+            if verdict.passed and competes and better:
                 best[verdict.problem] = verdict
         count = len(run.config.problems)
         speedups = {name: [verdict.speedup(name) for verdict in best.values()] for name in baselines}

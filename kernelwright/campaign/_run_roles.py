@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from kernelwright.agents import (
     Coder,
@@ -49,7 +50,7 @@ class RunRoles:
         self._clients = clients
         self._referee = referee
         self._tell = tell
-        self._device: Callable[[], DeviceFacts] = functools.cache(self._facts)
+        self._device: Callable[[Backend], DeviceFacts] = functools.cache(self._facts)
 
     def coder(self, problem: Problem) -> Coder:
         """Who writes kernels for a problem."""
@@ -90,19 +91,9 @@ class RunRoles:
         return tester.with_tools(self._tools(problem, tester.spec, self._settings.tester_parameters))
 
     def _tools(self, problem: Problem, spec: str, parameters: Parameters) -> ModelTools:
-        environment = self._referee.environment_for(self._config.backend)
-        task = Task.of(
-            problem,
-            self._config.backend,
-            device_class=_shapes(environment, self._config.backend),
-            threads=self._config.threads,
-            baselines=dict.fromkeys(self._config.baselines),
-            strict=self._settings.own_kernels == "strict",
-            allow_precision=self._settings.allow_precision,
-        )
         return ModelTools(
             client=self._clients[spec],
-            task=task,
+            task=partial(self._task, problem),
             device=self._device,
             parameters=parameters,
             max_output_tokens=self._settings.max_output_tokens,
@@ -114,10 +105,20 @@ class RunRoles:
             ),
         )
 
-    def _facts(self) -> DeviceFacts:
+    def _task(self, problem: Problem, backend: Backend) -> Task:
+        return Task.of(
+            problem,
+            backend,
+            device_class=_shapes(self._referee.environment_for(backend), backend),
+            threads=self._config.threads,
+            baselines=dict.fromkeys(self._config.baselines),
+            strict=self._settings.own_kernels == "strict",
+            allow_precision=self._settings.allow_precision,
+        )
+
+    def _facts(self, backend: Backend) -> DeviceFacts:
         from kernelwright.evaluator import device_facts
 
-        backend = self._config.backend
         return device_facts(self._referee.environment_for(backend), backend, cache_dir=self._settings.cache_dir)
 
 

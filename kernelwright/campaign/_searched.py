@@ -10,7 +10,7 @@ from kernelwright.agents import RIVALS as BESIDE
 from kernelwright.agents import Attempt, Duplicate
 from kernelwright.campaign._ledger import duplicates_of
 from kernelwright.evolution import Evolution, Moves, Ranks, Search, SearchPlan, Value
-from kernelwright.records import Candidate, Interval, Record, RunConfig
+from kernelwright.records import Backend, Candidate, Interval, Record, RunConfig
 
 if TYPE_CHECKING:
     from kernelwright.store import RunRow, Store, StoredEvaluation
@@ -49,6 +49,7 @@ class IslandView(Record):
     """One island at the end of a run, or where it stands now."""
 
     name: str
+    backend: Backend
     axes: tuple[str, ...]
     elites: tuple[Elite, ...]
     arms: tuple[ArmRow, ...]
@@ -66,6 +67,14 @@ class SearchView(Record):
 
 def _no_moves(attempt: Attempt) -> Sequence[Mapping[str, Any]]:
     return ()
+
+
+def languages_of(config: RunConfig) -> tuple[Backend, ...]:
+    """What the kernels of a run are written in, the language of the winner first."""
+    if config.search is None:
+        return (config.backend,)
+    islands = SearchPlan.model_validate(config.search).backends(config.backend)
+    return tuple(dict.fromkeys((config.backend, *islands)))
 
 
 def _no_rank(candidate: Candidate) -> None:
@@ -144,7 +153,12 @@ def _view(problem_id: str, search: Search, attempts: list[Attempt]) -> SearchVie
             )
         arms = [ArmRow(operator=arm.operator, model=arm.model, **t._asdict()) for arm, t in bandit.state.items()]
         view = IslandView(
-            name=island.plan.name, axes=axes, elites=tuple(elites), arms=tuple(arms), restarts=island.restarts
+            name=island.plan.name,
+            backend=island.backend,
+            axes=axes,
+            elites=tuple(elites),
+            arms=tuple(arms),
+            restarts=island.restarts,
         )
         islands.append(view)
     return SearchView(

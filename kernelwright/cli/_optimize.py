@@ -11,7 +11,15 @@ import click
 from kernelwright.cli._common import Common, budget_options, common_options, say, stdout_console
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
-from kernelwright.cli._tables import duration, result_tables, short, suite_summary, variant_lines, weak_sandbox
+from kernelwright.cli._tables import (
+    duration,
+    language_line,
+    result_tables,
+    short,
+    suite_summary,
+    variant_lines,
+    weak_sandbox,
+)
 from kernelwright.errors import InvalidReferenceError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -180,10 +188,11 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
 def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     from rich.markup import escape
 
-    from kernelwright.campaign import estimate
+    from kernelwright.campaign import estimate, languages_of, run_config
     from kernelwright.datasets import lint_rules
 
     problems = chosen.problems
+    languages = languages_of(run_config(settings, [problem.id for problem in problems]))
     expected = estimate(problems, settings, _mean_seconds(settings))
     most = expected.evaluations
     lints = known_findings(problems, settings)
@@ -197,6 +206,7 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         "judge": settings.judge,
         "verifier": settings.verifier,
         "backend": settings.backend,
+        "languages": languages,
         "rounds": settings.rounds,
         "most_candidates": most,
         "cost_usd": expected.cost_usd,
@@ -217,7 +227,7 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         f"at most {most} candidates, {_cost(expected)}",
         *map(_asked_of, expected.roles),
         f"about {expected.device_minutes:.0f} minutes of the referee",
-        f"coder {settings.coder}, judge {settings.judge}, backend {settings.backend}, sandbox {settings.sandbox}",
+        f"coder {settings.coder}, judge {settings.judge}, {language_line(languages)}, sandbox {settings.sandbox}",
         f"timed against {', '.join(settings.baselines)}; kept in {settings.store}",
         "nothing was done",
     ]

@@ -103,7 +103,8 @@ class Tracker:
             self.round, self.activity = f"round {data['round'] + 1}/{self.rounds}", "proposed"
         elif event.kind == "judged":
             bounds = [value["median"] for value in list(data["speedup"].values())[:1]]
-            self.best = max([self.best, *bounds]) if data["status"] == "PASSED" else self.best
+            counts = data["status"] == "PASSED" and data.get("competes", True)
+            self.best = max([self.best, *bounds]) if counts else self.best
         elif event.kind == "problem-finished":
             self.open.discard(event.problem)
             self.finished += 1

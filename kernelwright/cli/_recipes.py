@@ -87,7 +87,8 @@ def _search_lines(plan: SearchPlan) -> list[str]:
         lines.append(f"up to {plan.inspirations} other kernels are shown, {which}")
     if plan.migrate_every and len(plan.islands) > 1:
         whither = "to the next island" if plan.migration == "ring" else "of all to every island"
-        lines.append(f"every {plan.migrate_every} kernels the best goes {whither}")
+        alike = ", of its own language alone" if any(island.backend for island in plan.islands) else ""
+        lines.append(f"every {plan.migrate_every} kernels the best goes {whither}{alike}")
     if plan.restart_after:
         lines.append(f"an island begins anew after {plan.restart_after} kernels without a find")
     if plan.remeasure_every:
@@ -97,7 +98,6 @@ def _search_lines(plan: SearchPlan) -> list[str]:
         axes = ", ".join(island.axes) or "those usual for the backend"
         founders = "all" if island.founders >= MANY else island.founders
         by = f"; written by {island.model}" if island.model else ""
-        lines.append(
-            f"island {island.name}: axes {axes}; parents by {island.selection}; {founders} from nothing; {drawn}{by}"
-        )
+        name = f"{island.name} ({island.backend})" if island.backend else island.name
+        lines.append(f"island {name}: axes {axes}; parents by {island.selection}; {founders} from nothing; {drawn}{by}")
     return lines

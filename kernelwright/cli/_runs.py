@@ -13,7 +13,7 @@ import click
 
 from kernelwright.cli._common import Common, budget_options, common_options, stdout_console
 from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
-from kernelwright.cli._tables import duration, result_tables, short, table, variant_lines
+from kernelwright.cli._tables import duration, language_line, result_tables, short, table, variant_lines
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def show(common: Common, run_id: str) -> None:
     """One run with its problems. RUN is an id, its beginning, or 'last'."""
     from rich.markup import escape
 
-    from kernelwright.campaign import duplicates_of, rows_of, verifier_record
+    from kernelwright.campaign import duplicates_of, languages_of, rows_of, verifier_record
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -110,7 +110,7 @@ def show(common: Common, run_id: str) -> None:
     config = run.config
     lines = [
         f"run {run.id}: {run.status}, {duration(run.seconds)}",
-        f"coder {config.coder}, judge {config.judge}, backend {config.backend}, {config.rounds} rounds, "
+        f"coder {config.coder}, judge {config.judge}, {language_line(languages_of(config))}, {config.rounds} rounds, "
         f"sandbox {config.sandbox}, threads {config.threads}",
     ]
     lines += _spending(config, costs, device_s)
@@ -177,7 +177,7 @@ def _search_tables(view: SearchView) -> list[str | Table]:
     shown: list[str | Table] = [f"{view.problem}: {view.evaluations} evaluations, {view.passed} kernels passed"]
     for island in view.islands:
         begun = f", begun anew {island.restarts} times" if island.restarts else ""
-        shown.append(f"island {island.name}: {len(island.elites)} cells{begun}")
+        shown.append(f"island {island.name} ({island.backend}): {len(island.elites)} cells{begun}")
         made = table(*island.axes, "kernel", ">speedup", ">times measured", "made by")
         for elite in sorted(island.elites, key=_standing, reverse=True):
             speedup = (

@@ -36,6 +36,12 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
+def language_line(languages: Sequence[str]) -> str:
+    """What the kernels of a run are written in, as its head line says it: the run's own language first."""
+    first, *others = languages
+    return f"backend {first}" + (f" (islands for {', '.join(others)} as well)" if others else "")
+
+
 def short(candidate: str | None) -> str:
     """The first digits of a hash; ``-`` where there is none."""
     return candidate[:HASH_DIGITS] if candidate else "-"

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import importlib.util
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,10 @@ _GPU_PIDS = 256
 _GPU_FILES = 1024
 _EXAMINED_S = 300.0
 _DIGEST_SOURCE = Path(__file__).with_name("_digest.cu")
+_COMPILER = "kernelwright.evaluator._compiler"
+# Sandboxes whose warm workers have Triton imported, for a compiler that they were forked for. Triton decides at its
+# import whether it interprets, so that whoever wants that starts cold there.
+_WITH_TRITON: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5
 
@@ -289,6 +294,9 @@ class Referee:
         cannot show it; there each of these workers compiles for itself.
         """
         on_gpu = device is not None and device.is_gpu
+        if self.warm and entry.partition(":")[0] == _COMPILER:
+            _WITH_TRITON.add(self.sandbox)
+        interprets = "TRITON_INTERPRET" in (env or {})
         mounts = [Mount(path) for path in _GPU_FOLDERS if on_gpu and os.path.isdir(path)]
         variables = dict(env or {})
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
@@ -306,7 +314,7 @@ class Referee:
             builds=builds,
             env=variables,
             mounts=mounts,
-            warm=self.warm,
+            warm=self.warm and not (interprets and self.sandbox in _WITH_TRITON),
         )
 
     def load(

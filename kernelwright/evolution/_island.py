@@ -23,13 +23,16 @@ class Island:
 
     Attributes:
         plan: how it is set up.
+        backend: what its kernels are written in.
         archive: its elites.
         restarts: how often it began anew.
     """
 
     def __init__(self, plan: IslandPlan, backend: Backend, book: Book, *, races: bool) -> None:
+        """``backend``: the run's, for an island that names none."""
         self.plan = plan
-        self.archive = Archive(axes_named(plan.axes, backend), book, races=races)
+        self.backend: Backend = plan.backend or backend
+        self.archive = Archive(axes_named(plan.axes, self.backend), book, races=races)
         self.restarts = 0
         self._book = book
         self._select = selector(plan.selection)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kernelwright.records import Record
+from kernelwright.records import Backend, Record
 
 Operator = Literal["new", "repair", "improve", "edit", "cross", "tune", "transfer", "simplify"]
 Selection = Literal["beam", "best", "curiosity", "power", "sigmoid", "tournament", "uniform"]
@@ -32,6 +32,7 @@ class IslandPlan(Record):
         selection: how a parent is chosen.
         operators: how often each operator is drawn while nothing is known; one that is missing is never used.
         model: the only model that writes for it; empty for all of the run.
+        backend: what its kernels are written in; empty for the run's.
         founders: kernels that it begins with from nothing.
     """
 
@@ -40,6 +41,7 @@ class IslandPlan(Record):
     selection: Selection = "sigmoid"
     operators: dict[Operator, Share] = Field(default_factory=lambda: dict(USUAL_WEIGHTS))
     model: str = ""
+    backend: Backend | Literal[""] = ""
     founders: int = Field(1, ge=1)
 
     @model_validator(mode="after")
@@ -58,7 +60,8 @@ class SearchPlan(Record):
         learns: what the bandit chooses by what it gained for its cost: ``all``, operators and models together;
             ``models``, while operators are drawn by their weights as they are; ``nothing``, both are drawn.
         migrate_every: steps after which each island's best goes to its neighbour; 0 for never.
-        migration: ``ring``: to the next island; ``elite``: the best of all goes to every island.
+        migration: ``ring``: to the next island; ``elite``: the best of all goes to every island. Kernels go to islands
+            of their own language alone; the others are shown them as inspirations.
         restart_after: steps of an island without a find after which it begins anew, its best kept elsewhere; 0: never.
         remeasure_every: steps after which the best kernel is timed once more; 0 for never.
         repairs: how often a failed kernel and its repairs are repaired before it is given up.
@@ -82,6 +85,10 @@ class SearchPlan(Record):
     races: bool = True
     inspirations: int = Field(2, ge=0)
     inspire: Literal["neighbours", "contrast"] = "neighbours"
+
+    def backends(self, run: Backend) -> tuple[Backend, ...]:
+        """What its islands write in, each language once, in their order; ``run`` is that of the run."""
+        return tuple(dict.fromkeys(island.backend or run for island in self.islands))
 
     @model_validator(mode="after")
     def _names_once(self) -> SearchPlan:

@@ -21,7 +21,7 @@ from kernelwright.evolution._island import FOUND, Island
 from kernelwright.evolution._knob_operator import KnobOperator, Ranks
 from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
-from kernelwright.records import Backend
+from kernelwright.records import Backend, timed_together
 
 _SEEDS = 1 << 31
 
@@ -34,7 +34,8 @@ class Search:
     Args:
         plan: how it is set up.
         seed: what all its draws follow from, besides the verdicts.
-        backend: of the kernels.
+        backend: of the kernels of islands that name none. Where kernels of an island are timed elsewhere than those of
+            this one, they never compete for the winner.
         baseline: whose speedup counts.
         moves: changes that were measured elsewhere and may be worth a try on a kernel, the best first. Each is asked
             for once.
@@ -54,6 +55,7 @@ class Search:
     ) -> None:
         self.plan = plan
         self._seed = seed
+        self._backend: Backend = backend
         self._moves = moves
         self._book = Book(baseline, AXES)
         self._islands = [Island(island, backend, self._book, races=plan.races) for island in plan.islands]
@@ -87,13 +89,17 @@ class Search:
 
     @property
     def ranking(self) -> list[Member]:
-        """Every kernel that passed, the best first, whether an island still holds it or not."""
-        return sorted(self._book.members, key=lambda member: member.rank, reverse=True)
+        """Every kernel that competes, the best first, whether an island still holds it or not."""
+        return sorted(self._competing(), key=lambda member: member.rank, reverse=True)
 
     @property
     def best(self) -> Member | None:
-        """The kernel of the highest rank."""
-        return max(self._book.members, key=lambda member: member.rank, default=None)
+        """The kernel of the highest rank of those that compete."""
+        return max(self._competing(), key=lambda member: member.rank, default=None)
+
+    def _competing(self) -> list[Member]:
+        """Those that passed, but for what was timed elsewhere than the run's kernels are."""
+        return [m for m in self._book.members if not m.measures or timed_together(m.candidate.backend, self._backend)]
 
     # ------------------------------------------------------------------------------------------ telling
 
@@ -154,8 +160,10 @@ class Search:
             self._waiting = [entry for entry in self._waiting if entry[0] != number]
 
     def _offer(self, number: int, attempt: Attempt) -> Admission:
-        sha256 = attempt.candidate.sha256
-        admission = self._islands[number].archive.offer(sha256)
+        sha256, island = attempt.candidate.sha256, self._islands[number]
+        if attempt.candidate.backend != island.backend:
+            return "refused"
+        admission = island.archive.offer(sha256)
         if admission == "contest":
             self._waiting.append((number, sha256))
         return admission
@@ -189,17 +197,29 @@ class Search:
         return min(int(_assignment_of(attempt).get("island", 0)), len(self._islands) - 1)
 
     def _migrate(self) -> None:
-        """The best of each island, or of all, to where it may take an empty place or one that it has won already."""
+        """The best of each island, or of all, to where it may take an empty place or one that it has won already.
+
+        Kernels go to islands of their own language alone.
+        """
         if len(self._islands) < 2:
             return
-        bests = [island.archive.best for island in self._islands]
-        if self.plan.migration == "elite":
-            best = self.best
-            bests = [best] * len(self._islands)
+        elite = self.plan.migration == "elite"
+        bests = [self._best_in(isle.backend) if elite else isle.archive.best for isle in self._islands]
         for number, migrant in enumerate(bests):
             if migrant is not None and migrant.sha256 in self._book:
-                target = number if self.plan.migration == "elite" else (number + 1) % len(self._islands)
+                target = number if elite else self._next_alike(number)
                 self._islands[target].archive.offer(migrant.sha256)
+
+    def _best_in(self, backend: Backend) -> Member | None:
+        """The best kernel of a language, on whatever island it is."""
+        written = (member for member in self._book.members if member.candidate.backend == backend)
+        return max(written, key=lambda member: member.rank, default=None)
+
+    def _next_alike(self, number: int) -> int:
+        """The next island round the ring that is of the same language; the island itself where there is no other."""
+        count = len(self._islands)
+        following = ((number + step) % count for step in range(1, count + 1))
+        return next(at for at in following if self._islands[at].backend == self._islands[number].backend)
 
     # ------------------------------------------------------------------------------------------ asking
 
@@ -242,6 +262,7 @@ class Search:
             update={
                 "sample": sample,
                 "island": at,
+                "backend": island.plan.backend,
                 "seed": rng.randrange(1, _SEEDS),
                 "model": "" if made.knobs else made.model or island.plan.model,
                 "inspirations": self._inspirations(island, made.parents, rng),
@@ -317,15 +338,21 @@ class Search:
         return Arm(ANY if self.plan.learns == "models" else operator, model)
 
     def _inspirations(self, island: Island, parents: Sequence[str], rng: random.Random) -> tuple[str, ...]:
-        """Kernels worth a look: the best of other islands, elites of cells beside the parent's; or a contrast."""
+        """Kernels worth a look: the best of other islands, elites of cells beside the parent's; or a contrast.
+
+        One from nothing is shown those of other languages alone: it is to translate, not to repeat.
+        """
         if self.plan.inspire == "contrast":
-            timed = [Choice(m.sha256, m.standing.value) for m in self._book.members if m.standing is not None]
+            here = [m for m in self._book.members if timed_together(m.candidate.backend, island.backend)]
+            timed = [Choice(m.sha256, m.standing.value) for m in here if m.standing is not None]
             others = [choice for choice in timed if choice.sha256 not in parents]
             return tuple(choice.sha256 for choice in contrast(others, self.plan.inspirations, rng))
-        if not self.plan.inspirations or not parents:
+        if not self.plan.inspirations:
             return ()
-        elsewhere = [other.archive.best for other in self._islands if other is not island]
-        beside = sorted(island.archive.elites, key=lambda member: self._distance(island, member, parents[0]))
+        isles = [isle for isle in self._islands if isle is not island and (parents or isle.backend != island.backend)]
+        elsewhere = [isle.archive.best for isle in isles]
+        elites = island.archive.elites if parents else ()
+        beside = sorted(elites, key=lambda member: self._distance(island, member, parents[0]))
         found = [member.sha256 for member in (*elsewhere, *beside) if member is not None]
         fresh = list(dict.fromkeys(sha256 for sha256 in found if sha256 not in parents))
         return tuple(fresh[: self.plan.inspirations])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 
 import pytest
 from agents_models import FakePrices, FakeProvider
@@ -52,7 +53,7 @@ def playing(store):
         budget = Budget(store, run_id, Limits())
         client = ModelClient(provider, store, run_id, budget, FakePrices(), wait=lambda seconds: "", fresh=True)
         facts = DeviceFacts(name="a CPU", device_class="cpu", facts={"L1 data cache": "32 KiB"})
-        tools = ModelTools(client, Task.of(PROBLEM, "cpp"), lambda: facts, {"temperature": 0.5}, 4000)
+        tools = ModelTools(client, partial(Task.of, PROBLEM), lambda backend: facts, {"temperature": 0.5}, 4000)
         return role("openai:gpt").with_tools(tools), provider
 
     return play

@@ -11,6 +11,7 @@ from campaign_fakes import make_evaluation, make_problem
 
 from kernelwright import codegen
 from kernelwright.agents import (
+    Assignment,
     Attempt,
     CoderError,
     OfflineCoder,
@@ -301,6 +302,14 @@ def test_a_knob_that_gained_is_not_turned_back():
     assert {"UNROLL": 2} in changes
     assert {"rows": "parallel"} in changes
     assert {"UNROLL": 1} not in changes
+
+
+def test_what_was_done_in_another_language_is_no_attempt_in_this_one():
+    loop = Loop(steady)
+    loop.round()
+    asked = Assignment(mode="new", seed=7, backend="triton")
+    found = OfflineCoder().propose(dataclasses.replace(loop.context, backend="triton", assignment=asked))
+    assert (found.candidate.backend, found.action["origin"], found.action["schedule"]) == ("triton", "default", DEFAULT)
 
 
 def test_cuda_cannot_be_written_offline():

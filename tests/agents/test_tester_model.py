@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -60,7 +61,7 @@ def playing(tmp_path):
                 fresh=True,
             )
             facts = DeviceFacts(name="a CPU", device_class="cpu", facts={})
-            tools = ModelTools(client, Task.of(PROBLEM, "cpp"), lambda: facts, {}, 4000)
+            tools = ModelTools(client, partial(Task.of, PROBLEM), lambda backend: facts, {}, 4000)
             return ModelTester("openai:gpt").with_tools(tools), provider
 
         yield play

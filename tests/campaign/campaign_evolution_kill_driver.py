@@ -24,7 +24,7 @@ PROBLEMS = [make_problem("one")]
 ROUNDS = 11
 AGAIN = 0.15  # how often it repeats itself in other words
 RECIPE = """
-summary = "two islands on which everything happens soon"
+summary = "two islands of different languages on which everything happens soon"
 
 [settings]
 stall_rounds = "none"
@@ -42,6 +42,7 @@ operators = { improve = 2, new = 2, cross = 1 }
 
 [[search.islands]]
 name = "b"
+backend = "triton"
 selection = "tournament"
 operators = { improve = 1, new = 3 }
 """
@@ -58,7 +59,7 @@ class KnobCoder:
     """Writes what is assigned: three letters of which a child changes one; now and then what is known already."""
 
     name = "knobs"
-    backends = frozenset({"cpp"})
+    backends = frozenset({"cpp", "triton"})
 
     def __init__(self, point: driver.KillSwitch) -> None:
         self.point = point
@@ -83,7 +84,7 @@ class KnobCoder:
         candidate = Candidate(
             problem_id=context.problem.id,
             source=source,
-            backend="cpp",
+            backend=context.backend,
             parents=asked.parents,
             operator=asked.mode,
         )
@@ -105,6 +106,7 @@ def live(folder: Path, die_at: int | None, resume: bool, report: Path) -> None:
         rounds=ROUNDS,
         recipe=str(recipe),
         speed_of_light=None,
+        search_seed=2,
     )
     referee = FakeReferee(Table(), point=point)
     with Store.open(settings.store) as store:

@@ -169,6 +169,7 @@ class FakeReferee:
     machine_codes: Mapping[str, str] = field(default_factory=dict)
     code_metrics: Mapping[str, dict[str, float]] = field(default_factory=dict)
     built: list[tuple[str, ...]] = field(default_factory=list)  # side by side
+    untimed: frozenset[str] = frozenset()  # backends whose kernels are only checked
 
     @contextmanager
     def open(
@@ -233,7 +234,7 @@ class FakeSession:
             speedup = self.referee.confirmed_speedups.get(word, speedup)
         evaluation = make_evaluation(
             candidate,
-            speedup=speedup if time else None,
+            speedup=speedup if time and candidate.backend not in self.referee.untimed else None,
             status=status,
             confirmed=confirm and status is Status.PASSED,
             refused_by_confirmation=confirm and status is not Status.PASSED,

@@ -31,7 +31,7 @@ def test_the_run_holds_all_that_a_search_does(outcome):
     assert purposes["remeasure"] >= 1
     assert whole["duplicates"]
     (search,) = whole["searches"]
-    assert [island["name"] for island in search["islands"]] == ["a", "b"]
+    assert [(island["name"], island["backend"]) for island in search["islands"]] == [("a", "cpp"), ("b", "triton")]
     assert all(island["elites"] for island in search["islands"])
     assert sum(island["restarts"] for island in search["islands"]) >= 1
     assert any(point.startswith("told note") for point in whole["points"]), "races are told"

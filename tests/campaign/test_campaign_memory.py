@@ -180,7 +180,7 @@ def test_a_model_says_in_words_what_it_changed(store, told):
     (move,) = library_of(store).moves
     assert (move.told, move.times, move.change) == ("Widen the step", 2, {})
     problem = make_problem("c")
-    memory = RunMemory(store, told.run(problem), "cpp", ENVIRONMENT, Settings())
+    memory = RunMemory(store, told.run(problem), {"cpp": ENVIRONMENT}, Settings())
     assert memory.diff(move).splitlines() == ["@@ -1,3 +1,3 @@", " import torch", "-STEP = 4", "+STEP = 8", " rest"]
 
 
@@ -250,7 +250,7 @@ def test_moves_of_the_likest_problems_come_first(store, told):
 
 
 def memory_of(store, told, problem, **settings):
-    return RunMemory(store, told.run(problem), "cpp", ENVIRONMENT, Settings(**settings)).of(problem)
+    return RunMemory(store, told.run(problem), {"cpp": ENVIRONMENT}, Settings(**settings)).of(problem)
 
 
 def attempt_of(problem, schedule=None):

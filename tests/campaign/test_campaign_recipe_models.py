@@ -27,10 +27,13 @@ class Writer:
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []  # by the Coder
+        self.others: list[Asked] = []  # by whoever reads kernels
         self._lock = threading.Lock()
 
     def __call__(self, asked: Asked) -> Answer:
         fields = (asked.schema or {}).get("properties", {})
+        if "source" not in fields and "edits" not in fields:
+            self.others.append(asked)
         for name, reply in FIELDS.items():
             if name in fields:
                 return Answer(json.dumps(reply), tokens_of(asked))
@@ -173,6 +176,33 @@ def test_several_models_write_for_one_search_and_the_islands_name_theirs(tmp_pat
     assert authors == {0: "openai:coder", 1: "openai:other"}
     assert {asked.model for asked in run.asked} == {"coder", "other"}
     assert run.config.search["models"] == ["openai:coder", "openai:other"]
+
+
+def test_prompts_are_about_the_language_of_the_island_and_of_the_kernel_that_they_show(tmp_path):
+    recipe = tmp_path / "languages.toml"
+    recipe.write_text(
+        'summary = "two languages"\n[settings]\nexemplar = "pointwise"\n'
+        '[[search.islands]]\nname = "a"\n[[search.islands]]\nname = "b"\nbackend = "triton"\n'
+    )
+    roles = dict.fromkeys(("judge", "verifier"), "openai:reader")
+    run = Run(tmp_path, str(recipe), FakeReferee(untimed=frozenset({"triton"})), rounds=8, **roles)
+    written = {e.candidate.source.split()[0]: e.candidate for e in run.evaluations}
+    assert {candidate.backend for candidate in written.values()} == {"cpp", "triton"}
+    said = {"cpp": "## Building: C++ on the CPU", "triton": "## Building: Triton"}
+    for number, asked in enumerate(run.asked):
+        backend = written[f"v{number}"].backend
+        assert f"Backend {backend}," in asked.text
+        assert said[backend] in asked.text
+        assert ("import triton" in asked.text.partition("# Task")[0].partition("# An exemplar")[2]) == (
+            backend == "triton"
+        )
+        assert ("no GPU on this machine" in asked.text) == (backend == "triton")
+    inspired = [asked.text for asked in run.asked if ": written for " in asked.text]
+    assert any("Backend triton," in text and ": written for cpp, PASSED\n" in text for text in inspired), "no CPU times"
+    assert {asked.model for asked in run.others} == {"reader"}
+    for asked in run.others:
+        shown = written[re.findall(r"^(v\d+)$", asked.text, re.MULTILINE)[0]]
+        assert f"Backend {shown.backend}," in asked.text
 
 
 def test_the_bandit_of_a_search_draws_among_the_models_of_the_run(tmp_path):

@@ -97,6 +97,14 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
         ('[[search.islands]]\naxes = ["bound", "occupancy"]', "no axis 'occupancy'"),
         ('[[search.islands]]\nmodel = "openai:other"', "does not have"),
         ('[search]\nmodels = ["openai:other"]', "does not have"),
+        (
+            '[[search.islands]]\nname = "here"\n[[search.islands]]\nname = "there"\nbackend = "triton"',
+            "island there is for triton, which the scripted coder does not write",
+        ),
+        (
+            '[[search.islands]]\n[[search.islands]]\nname = "b"\nbackend = "triton"\naxes = ["vector_bits"]',
+            "kernels of triton have no axis",
+        ),
     ],
 )
 def test_a_search_that_cannot_be_had_begins_no_run(tmp_path, text, message):

@@ -31,10 +31,12 @@ SPACE: Mapping[str, Sequence[int]] = {name: range(4) for name in ("VECTOR", "CAL
 DEFAULT = dict.fromkeys(SPACE, 0)
 
 
-def candidate_of(knobs: Mapping[str, int], parents: Sequence[str] = (), operator: str = "new") -> Candidate:
+def candidate_of(
+    knobs: Mapping[str, int], parents: Sequence[str] = (), operator: str = "new", backend: Any = "cpp"
+) -> Candidate:
     """A kernel that is nothing but its choices."""
     text = "KNOBS = " + json.dumps(dict(sorted(knobs.items())))
-    return Candidate(problem_id=PROBLEM, source=text, backend="cpp", parents=tuple(parents), operator=operator)
+    return Candidate(problem_id=PROBLEM, source=text, backend=backend, parents=tuple(parents), operator=operator)
 
 
 def knobs_of(candidate: Candidate) -> dict[str, int]:
