@@ -3,7 +3,8 @@
 Two candidates are the same program where their Python has one syntax tree and the C, C++ or CUDA inside of it the same
 tokens, with the values of their knobs in place; nothing but comments, docstrings and layout lies between them. They are
 the same machine code where the Python around the compiled sources is the same and the compiler made the same of them:
-renamed variables, reordered declarations, pragmas that do nothing.
+renamed variables, reordered declarations, pragmas and compiler options that do nothing. What only the compiler is told
+(its options, macros, and constants that are read for these alone) is no part of the Python around.
 """
 
 from __future__ import annotations
@@ -74,10 +75,49 @@ def surroundings_of(candidate: Candidate) -> str:
 def _hashed(backend: str, source: str, knobs: tuple[tuple[str, KnobValue], ...], without_c: bool) -> str:
     try:
         tree = ast.parse(inline.apply_knobs(source, dict(knobs)))
+        if without_c:
+            _drop_what_the_compiler_is_told(tree)
         text = ast.dump(_Plain(without_c).visit(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         text = f"{source}\n{knobs}"  # what cannot be read is like nothing but itself
     return sha256_text(f"{backend}\n{text}")
+
+
+_BUILDERS = frozenset({"cpp", "cuda"})  # the functions of kernelwright.inline
+_TOLD = frozenset({"flags", "defines"})  # their arguments that go to the compiler alone
+_HARMLESS: tuple[type[ast.AST], ...] = (
+    *(ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Dict, ast.JoinedStr, ast.FormattedValue),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.operator, ast.unaryop),
+    *(ast.boolop, ast.cmpop, ast.expr_context),
+)
+
+
+def _drop_what_the_compiler_is_told(tree: ast.Module) -> None:
+    """Take out compiler options and macros, and then, of the module's constants, those that nothing reads any more."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name_called(node) in _BUILDERS:
+            node.keywords = [word for word in node.keywords if word.arg not in _TOLD or not _is_harmless(word.value)]
+    while unread := [statement for statement in tree.body if _is_unread(statement, tree)]:
+        tree.body = [statement for statement in tree.body if statement not in unread]
+
+
+def _name_called(call: ast.Call) -> str:
+    function = call.func
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _is_harmless(value: ast.expr) -> bool:
+    """Whether nothing happens where it is evaluated."""
+    return all(isinstance(node, _HARMLESS) for node in ast.walk(value))
+
+
+def _is_unread(statement: ast.stmt, tree: ast.Module) -> bool:
+    """Whether a statement of the module sets constants that nothing in it reads."""
+    if not isinstance(statement, ast.Assign) or not _is_harmless(statement.value):
+        return False
+    names = {target.id if isinstance(target, ast.Name) else "" for target in statement.targets}
+    read = (n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return "" not in names and names.isdisjoint(read)
 
 
 class _Plain(ast.NodeTransformer):

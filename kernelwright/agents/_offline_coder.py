@@ -9,6 +9,7 @@ from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, bluepri
 from kernelwright.agents._moves import Effect, effects, ranked_moves
 from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt, require_backend
 from kernelwright.agents._roofline import Bound
+from kernelwright.agents._schedule_model import ScheduleModel, observations
 from kernelwright.agents._schedule_wishes import Request, Wish, wishes_for
 from kernelwright.records import Backend, Candidate, Status
 
@@ -87,6 +88,7 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
     asked = context.assignment
     parents = tuple(a for a in context.attempts if a.candidate.sha256 in asked.parents and a.purpose == "search")
     ordered = tuple(sorted(parents, key=lambda parent: asked.parents.index(parent.candidate.sha256)))
+    seen = observations(context.attempts, context.duplicates, plan.default, context.baseline) if ordered else []
     request = Request(
         assignment=asked,
         parents=ordered,
@@ -94,6 +96,7 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         known=effects(context.attempts, context.baseline),
         first=not context.attempts,
         seeded=any(attempt.action.get("origin") == "seed" for attempt in context.attempts),
+        model=ScheduleModel(plan.space, plan.default, seen) if seen else None,
     )
     return wishes_for(plan, request)
 
@@ -162,7 +165,11 @@ def _advised(
 
 
 def _write(context: StepContext, plan: Blueprint, wish: Wish) -> Generated | None:
-    return inductor_seed(context, plan.graph) if wish.schedule is None else write(plan, wish.schedule)
+    """The kernel of a wish; None where there is none, or libraries would compute all of it, which nobody may submit."""
+    if wish.schedule is None:
+        return inductor_seed(context, plan.graph)
+    found = write(plan, wish.schedule)
+    return found if found is not None and (found.has_kernel or wish.origin == "default") else None
 
 
 def _candidate(context: StepContext, wish: Wish, generated: Generated) -> Candidate:

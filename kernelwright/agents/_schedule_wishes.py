@@ -1,7 +1,11 @@
-"""What the offline Coder makes of an assignment: schedules, the most wanted first."""
+"""What the offline Coder makes of an assignment: schedules, the most wanted first.
+
+Where something was timed, those come first that promise most by all that was measured of this problem's schedules.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,9 +14,11 @@ from kernelwright.agents._blueprint import Blueprint, Schedule, write
 from kernelwright.agents._moves import Effect, ranked_moves
 from kernelwright.agents._roles import Assignment, Attempt
 from kernelwright.agents._roofline import Bound
+from kernelwright.agents._schedule_model import ScheduleModel
 from kernelwright.records import KnobValue
 
 _DRAWS = 64  # schedules that are drawn before one counts as exhausted
+_PAIRS = 256  # of changes that are weighed
 _FAR = 0.3  # share of a drawn schedule's choices that differ from the default's
 
 
@@ -36,6 +42,14 @@ class Request(NamedTuple):
     known: Sequence[Effect]
     first: bool  # whether nothing was tried yet
     seeded: bool  # whether TorchInductor's kernel was
+    model: ScheduleModel | None = None  # where something was timed
+
+    def ordered(self, wishes: Sequence[Wish]) -> list[Wish]:
+        """Wishes that have schedules, the most promising first; as they come where nothing was timed."""
+        if self.model is None or not wishes:
+            return list(wishes)
+        promise = self.model.improvements([wish.schedule or {} for wish in wishes])
+        return [wishes[place] for place in sorted(range(len(wishes)), key=lambda place: -promise[place])]
 
 
 def wishes_for(plan: Blueprint, request: Request) -> Iterator[Wish]:
@@ -70,15 +84,32 @@ def _change(plan: Blueprint, request: Request, after: Schedule, why: str) -> Wis
 
 
 def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Single changes, the most promising first, and then pairs of them."""
-    before = _schedule(plan, request.parents[0])
+    """Single changes and pairs of them; where nothing was timed, the single ones first."""
+    yield from request.ordered(_changed(plan, request, _schedule(plan, request.parents[0]), rng))
+
+
+def _repair(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
+    """The same, of the failed schedule or of the best one that passed, whatever promises more."""
+    found = _changed(plan, request, _schedule(plan, request.parents[0]), rng)
+    if request.model is not None:
+        found += _changed(plan, request, request.model.best, rng)
+    yield from request.ordered(found)
+
+
+def _changed(plan: Blueprint, request: Request, before: Schedule, rng: random.Random) -> list[Wish]:
+    """A schedule with one choice made differently, and with two."""
     moves = ranked_moves(plan.space, before, request.bound, request.known)
-    for move in moves:
-        yield _change(plan, request, move.apply(before), f"{move.knob} = {move.value}, the next change not tried yet")
-    for _ in range(_DRAWS if len(moves) > 1 else 0):
-        first, second = rng.sample(moves, 2)
-        after = second.apply(first.apply(before))
-        yield _change(plan, request, after, f"{first.knob} = {first.value} and {second.knob} = {second.value}")
+    singles = [
+        _change(plan, request, move.apply(before), f"{move.knob} = {move.value}, the next change not tried yet")
+        for move in moves
+    ]
+    pairs = [pair for pair in itertools.combinations(moves, 2) if pair[0].knob != pair[1].knob]
+    if request.model is None or len(pairs) > _PAIRS:
+        pairs = rng.sample(pairs, min(len(pairs), _DRAWS if request.model is None else _PAIRS))
+    return singles + [
+        _change(plan, request, two.apply(one.apply(before)), f"{one.knob} = {one.value} and {two.knob} = {two.value}")
+        for one, two in pairs
+    ]
 
 
 def _cross(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
@@ -86,24 +117,26 @@ def _cross(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wi
     if len(request.parents) < 2:
         return
     mother, father = (_schedule(plan, parent) for parent in request.parents[:2])
+    found = []
     for _ in range(_DRAWS):
         mixed = {knob: (mother if rng.random() < 0.5 else father).get(knob, value) for knob, value in mother.items()}
         if mixed not in (mother, father):
-            yield _change(plan, request, mixed, "choices of both parents")
+            found.append(_change(plan, request, mixed, "choices of both parents"))
+    yield from request.ordered(found)
 
 
 def _tune(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
     """The constants of the kernel alone, several at once."""
     before = _schedule(plan, request.parents[0])
     constants = {knob: values for knob, values in plan.space.items() if knob.isupper() and len(values) > 1}
-    if not constants:
-        return
-    for _ in range(_DRAWS):
+    found = []
+    for _ in range(_DRAWS if constants else 0):
         chosen = rng.sample(sorted(constants), rng.randint(1, len(constants)))
         after = {**before, **{knob: rng.choice(list(constants[knob])) for knob in chosen}}
         if after != before:
             told = ", ".join(f"{knob} = {value}" for knob, value in _differing(before, after).items())
-            yield _change(plan, request, after, f"constants {told}")
+            found.append(_change(plan, request, after, f"constants {told}"))
+    yield from request.ordered(found)
 
 
 def _transfer(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
@@ -147,7 +180,7 @@ def _drawn(plan: Blueprint, rng: random.Random) -> Iterator[Wish]:
 _MODES = {
     "improve": _improve,
     "edit": _improve,
-    "repair": _improve,
+    "repair": _repair,
     "cross": _cross,
     "tune": _tune,
     "transfer": _transfer,

@@ -101,7 +101,7 @@ class TuneResult(Record):
         if self.outcome in ("failed", "unfinished"):
             return self.reason
         if self.ratio is None:
-            return f"{default} was best of {self.judged}: no other setting passed"
+            return f"{default} was best of {self._looked_at}: no other setting passed"
         nearest = in_words(self.nearest_changes)
         ratio = f"{self.ratio.median:.2f}x [{self.ratio.low:.2f}, {self.ratio.high:.2f}] of"
         if self.outcome == "improved":
@@ -109,6 +109,16 @@ class TuneResult(Record):
         fine = f"{self.ratio.median:.3f}x [{self.ratio.low:.3f}, {self.ratio.high:.3f}] of it"
         if self.outcome == "default":
             most = max(self.ratio.high - 1, 0.0)
-            nearest = f"the nearest of {self.judged}, {nearest}, is {fine}"
-            return f"{default} was best: {nearest}, no more than {most:.1%} faster"
-        return f"of {self.judged} settings none was proved faster than {default}; the nearest, {nearest}, is {fine}"
+            return (
+                f"{default} was best of {self._looked_at}: the nearest, {nearest}, is {fine}, at most {most:.1%} faster"
+            )
+        return f"of {self._looked_at} none was proved faster than {default}; the nearest, {nearest}, is {fine}"
+
+    @property
+    def _looked_at(self) -> str:
+        """How many settings were: what was not looked at, nothing is claimed of."""
+        twins = sum(bool(setting.twin) for setting in self.tried)
+        known = self.judged + twins
+        return (
+            f"all {self.space} settings" if known >= self.space else f"the {known} settings looked at, of {self.space}"
+        )

@@ -11,7 +11,7 @@ from kernelwright.codegen._cost import plan_cost
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._kernel import fused_operators
 from kernelwright.codegen._partition import Step
-from kernelwright.codegen._plan import Plan
+from kernelwright.codegen._plan import OWN_KINDS, Plan
 from kernelwright.records import KnobValue
 
 _SHORT = {
@@ -47,6 +47,11 @@ class Generated:
     report: tuple[dict[str, Any], ...]
     bytes_moved: int
     flops: int
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether anything at all is computed by a kernel of the file, and not by a library."""
+        return any(step["kind"] in OWN_KINDS for step in self.report)
 
 
 def operators_of(step: Step) -> list[str]:

@@ -116,6 +116,33 @@ def test_machine_code_is_the_same_kernel_only_in_the_same_python():
     assert find_twin(changed("x.numel())", "x.numel() - 1)"), known, "m") is None
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("UNROLL = 4\n", "UNROLL = 8\n"),
+        ('KNOBS = {"UNROLL": [4, 8]}\n', 'FLAGS = ("-O3", f"-funroll={UNROLL}")\nFAST = FLAGS\n'),
+        ('defines={"UNROLL": UNROLL}', 'defines={}, flags=("-ffast-math",) if UNROLL else ()'),
+    ],
+)
+def test_what_only_the_compiler_is_told_makes_no_other_kernel_of_the_same_machine_code(old, new):
+    known = [judged(made(KERNEL), machine_code="m")]
+    assert find_twin(changed(old, new), known, "m").same == "machine code"
+    assert find_twin(changed(old, new), known) is None, "as texts they differ"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.empty_like(x)", "torch.empty_like(x) if UNROLL else x"),
+        ("defines={", "flags=options(), defines={"),
+        ("UNROLL = 4\n", "UNROLL = 4\ntorch.set_num_threads(4)\n"),
+        ('KNOBS = {"UNROLL": [4, 8]}\n', "THREADS = torch.set_num_threads(4)\n"),
+    ],
+)
+def test_what_python_does_besides_makes_another_kernel_of_the_same_machine_code(old, new):
+    assert find_twin(changed(old, new), [judged(made(KERNEL), machine_code="m")], "m") is None
+
+
 class Repeating(ScriptedCoder):
     """Its second round is the first one with other comments, or with another name in its C."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from kernelwright.agents import (
     Assignment,
     Attempt,
     CoderError,
+    Duplicate,
     OfflineCoder,
     OfflineJudge,
     Peaks,
@@ -24,7 +26,7 @@ from kernelwright.agents import (
     static_score,
 )
 from kernelwright.errors import UsageError
-from kernelwright.records import KernelResources, Profile, Status
+from kernelwright.records import Candidate, KernelResources, Profile, Status
 from kernelwright.sandbox import WorkerFailed
 
 PROBLEM = make_problem()
@@ -44,12 +46,24 @@ BYTES = 1_000_000  # 0.1 ms at the peaks' bandwidth
 def toy(monkeypatch):
     """A generator whose candidate is its schedule."""
     made = SimpleNamespace(
-        space=dict(SPACE), default=dict(DEFAULT), bytes_least=BYTES, flops=1000, ignored=(), seed="seed"
+        space=dict(SPACE),
+        default=dict(DEFAULT),
+        bytes_least=BYTES,
+        flops=1000,
+        ignored=(),
+        seed="seed",
+        bare=lambda schedule: False,
     )
 
     def generate(graph, schedule, backend):
         seen = {knob: value for knob, value in schedule.items() if knob not in made.ignored}
-        return SimpleNamespace(source=f"{sorted(seen.items())}\n", bytes_moved=BYTES, flops=1000, knobs=dict(schedule))
+        return SimpleNamespace(
+            source=f"{sorted(seen.items())}\n",
+            bytes_moved=BYTES,
+            flops=1000,
+            knobs=dict(schedule),
+            has_kernel=not made.bare(schedule),
+        )
 
     def seed(graph, reply):
         return made.seed and SimpleNamespace(source=f"{made.seed}\n", bytes_moved=BYTES, flops=1000, knobs={})
@@ -310,6 +324,91 @@ def test_what_was_done_in_another_language_is_no_attempt_in_this_one():
     asked = Assignment(mode="new", seed=7, backend="triton")
     found = OfflineCoder().propose(dataclasses.replace(loop.context, backend="triton", assignment=asked))
     assert (found.candidate.backend, found.action["origin"], found.action["schedule"]) == ("triton", "default", DEFAULT)
+
+
+def known(*measured):
+    """A context with these schedules judged: what differs from the default, and the speedup, or a status."""
+    attempts = []
+    for number, (changes, outcome) in enumerate(measured):
+        told = {"status": outcome} if isinstance(outcome, Status) else {"speedup": outcome}
+        made = codegen.generate(None, {**DEFAULT, **changes}, backend="cpp")
+        candidate = Candidate(problem_id=PROBLEM.id, source=made.source, backend="cpp")
+        action = {"schedule": {**DEFAULT, **changes}, "origin": "improve"}
+        attempts.append(Attempt(number, str(number), candidate, make_evaluation(candidate, **told).verdict, action))
+    return Loop(steady).context, tuple(attempts)
+
+
+def proposed(context, attempts, mode="improve", parent=0, seed=7, duplicates=()):
+    """What the offline Coder makes of an assignment: what differs from the default."""
+    asked = Assignment(mode=mode, parents=(attempts[parent].candidate.sha256,), seed=seed)
+    found = OfflineCoder().propose(
+        dataclasses.replace(context, attempts=attempts, assignment=asked, duplicates=duplicates)
+    )
+    return {knob: value for knob, value in found.action["schedule"].items() if value != DEFAULT[knob]}
+
+
+def test_a_search_puts_together_what_gained():
+    """Of single changes and pairs of them, what promises most by all that was measured comes first."""
+    context, attempts = known(({}, 1.0), ({"UNROLL": 8}, 1.2), ({"rows": "parallel"}, 1.25), ({"fuse": "none"}, 0.7))
+    assert proposed(context, attempts) == {"UNROLL": 8, "rows": "parallel"}
+    context, attempts = known(({}, 1.0), ({"UNROLL": 8}, 0.8), ({"rows": "parallel"}, 1.25), ({"fuse": "none"}, 1.2))
+    assert proposed(context, attempts) == {"fuse": "none", "rows": "parallel"}
+
+
+@pytest.mark.parametrize("mode", ["improve", "edit", "repair"])
+def test_a_search_goes_near_no_choice_that_failed(mode):
+    context, attempts = known(
+        ({}, 1.0), ({"UNROLL": 4}, 1.3), ({"gemm": "own", "fast_math": True}, Status.INCORRECT_NUMERICAL)
+    )
+    asked = proposed(context, attempts, mode, parent=2 if mode == "repair" else 0)
+    assert "gemm" not in asked
+    assert "fast_math" not in asked
+    assert asked.get("UNROLL", 1) > 1, "the best of what passed is what is built upon"
+
+
+def test_a_search_learns_from_duplicates():
+    """That a choice changes nothing is known from a kernel that was never judged."""
+    context, attempts = known(({}, 1.0))
+    values = [{"UNROLL": value} for value in SPACE["UNROLL"][1:]]
+    duplicates = tuple(
+        Duplicate(
+            round=1,
+            after=1,
+            candidate=f"{number:064x}",
+            twin=attempts[0].candidate.sha256,
+            same="machine code",
+            action={"schedule": {**DEFAULT, **changes}},
+        )
+        for number, changes in enumerate(values)
+    )
+    assert "UNROLL" in proposed(context, attempts)
+    assert "UNROLL" not in proposed(context, attempts, duplicates=duplicates)
+
+
+@pytest.mark.parametrize(
+    "effects", [(0.3, -0.2, 0.1, 0.2, 0.1), (-0.1, 0.3, 0.2, -0.3, 0.2), (0.2, 0.2, -0.2, 0.1, -0.1)]
+)
+def test_a_search_finds_the_best_of_a_space_in_a_fifth_of_it(effects):
+    def speedup(schedule):
+        places = (SPACE[knob].index(value) / (len(SPACE[knob]) - 1) for knob, value in schedule.items())
+        return math.exp(sum(effect * place for effect, place in zip(effects, places, strict=True)))
+
+    best = max(speedup(dict(zip(SPACE, values, strict=True))) for values in itertools.product(*SPACE.values()))
+    context, attempts = known(({}, 1.0))
+    for number in range(12):  # of 64
+        parent = max(range(len(attempts)), key=lambda place: attempts[place].verdict.speedup("eager").median)
+        changes = proposed(context, attempts, parent=parent, seed=number + 1)
+        schedules = [*({k: v for k, v in schedule(a).items() if v != DEFAULT[k]} for a in attempts), changes]
+        context, attempts = known(*((asked, speedup({**DEFAULT, **asked})) for asked in schedules))
+    assert max(a.verdict.speedup("eager").median for a in attempts) == pytest.approx(best)
+
+
+def test_a_search_proposes_nothing_that_a_library_computes_alone(toy):
+    toy.bare = lambda schedule: schedule["gemm"] == "own"
+    context, attempts = known(({}, 1.0), ({"UNROLL": 8}, 0.5), ({"gemm": "own", "rows": "parallel"}, 2.0))
+    assert "gemm" not in proposed(context, attempts)
+    toy.bare = lambda schedule: True
+    assert Loop(steady).round().candidate.operator == "new", "the default one is judged all the same: it says why"
 
 
 def test_cuda_cannot_be_written_offline():

@@ -110,7 +110,7 @@ def test_a_default_that_nothing_beats_is_proved_beside_the_nearest(settings, sto
     assert confirmed(referee) == ["v0"]
     assert result.nearest_changes == {"A": 2, "B": 2}
     assert result.ratio.high < 1.01
-    assert "was best: the nearest of 6, A = 2, B = 2, is 0.980x" in result.summary
+    assert "was best of all 6 settings: the nearest, A = 2, B = 2, is 0.980x" in result.summary
     (row,) = rows_of(store, result.run_id)
     assert (row.candidate, row.confirmed) == (GIVEN.sha256, True)
 
@@ -121,7 +121,7 @@ def test_a_winner_of_races_that_is_no_faster_after_all_is_no_improvement(setting
     assert result.best == GIVEN.sha256
     result = tune(settings, store, FakeReferee(GOOD, confirmed_speedups={"v0 A=4 B=1": 1.03, "v0": 1.0}))
     assert result.outcome == "undecided"
-    assert "of 6 settings none was proved faster" in result.summary
+    assert "of all 6 settings none was proved faster" in result.summary
 
 
 def test_a_setting_that_the_confirmation_finds_faster_than_the_default_gets_one_of_its_own(settings, store):

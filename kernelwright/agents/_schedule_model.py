@@ -1,0 +1,156 @@
+"""What schedules that were not judged may be worth: a Gaussian process over those that were.
+
+Schedules are alike where they make the same choices: half of the covariance falls with the number of choices in which
+two differ, the other half is the sum of what each choice does for itself, whatever the others are. What is asked of it
+is the expected improvement over the best (Mockus, "On Bayesian methods for seeking the extremum", 1975; Jones, Schonlau
+and Welch, J. Global Optimization 13, 1998). The constants were chosen on measured spaces (benchmarks/search.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright.agents._blueprint import Schedule
+from kernelwright.agents._roles import Attempt, Duplicate
+from kernelwright.records import KnobValue
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SPREAD = 0.2  # deviation of log speedups over a space
+REACH = 2.0  # choices, over which likeness falls to 1/e
+DEPARTURE = 0.03  # by which a schedule is expected to be slower for each choice that is not the default's
+NOISE = 0.02  # of one measurement
+FAILED = 0.5  # by which one that failed counts as slower than the slowest
+_LEAST_LIKE = math.exp(-1.0)  # likeness of two values of one choice that differ altogether
+
+
+class Observation(NamedTuple):
+    """A schedule and the log of its speedup; None where it failed."""
+
+    schedule: Schedule
+    value: float | None
+
+
+def observations(
+    attempts: Sequence[Attempt], duplicates: Sequence[Duplicate], default: Schedule, baseline: str
+) -> list[Observation]:
+    """What is known of schedules: each kernel once, by the mean of what was measured; duplicates as what they repeat.
+
+    Empty where nothing was timed.
+    """
+    schedules: dict[str, Schedule] = {}
+    values: dict[str, list[float | None]] = {}
+    for attempt in attempts:
+        if attempt.action.get("schedule") is not None:
+            sha256 = attempt.candidate.sha256
+            schedules.setdefault(sha256, {**default, **attempt.action["schedule"]})
+            values.setdefault(sha256, []).append(_value(attempt, baseline))
+    means = {sha256: _mean(found) for sha256, found in values.items()}
+    if all(value is None for value in means.values()):
+        return []
+    found = [Observation(schedules[sha256], value) for sha256, value in means.items()]
+    again = [d for d in duplicates if d.action.get("schedule") is not None and d.twin in means]
+    return found + [Observation({**default, **d.action["schedule"]}, means[d.twin]) for d in again]
+
+
+def _value(attempt: Attempt, baseline: str) -> float | None:
+    speedup = attempt.verdict.speedup(baseline) if attempt.verdict.passed else None
+    return None if speedup is None else math.log(max(speedup.median, 1e-9))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """One that failed once is held to have failed."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+class ScheduleModel:
+    """Expectations of a problem's schedules.
+
+    Args:
+        space: the values of each choice, the default first; numbers are alike as they lie near each other.
+        default: what departures are counted from.
+        observed: at least one of them with a value.
+
+    Attributes:
+        best: the one of them with the highest value.
+    """
+
+    def __init__(
+        self, space: Mapping[str, Sequence[KnobValue]], default: Schedule, observed: Sequence[Observation]
+    ) -> None:
+        import numpy as np
+
+        self._space = {knob: list(values) for knob, values in space.items() if len(values) > 1}
+        self._numbers = np.array([all(type(v) is int for v in values) for values in self._space.values()], dtype=bool)
+        self._points = self._coded([seen.schedule for seen in observed])
+        self._default = self._coded([default])
+        known = [seen.value for seen in observed if seen.value is not None]
+        worst = min(known) - FAILED
+        values = np.array([worst if seen.value is None else seen.value for seen in observed])
+        self.best, self._best = max(
+            ((seen.schedule, seen.value) for seen in observed if seen.value is not None), key=lambda pair: pair[1]
+        )
+        self._level = known[0]
+        covariance = self._likeness(self._points, self._points) + NOISE**2 * np.eye(len(observed))
+        self._inverse = np.linalg.inv(covariance)
+        self._weights = self._inverse @ (values - self._expected(self._points))
+
+    def _coded(self, schedules: Sequence[Schedule]) -> np.ndarray:
+        """(schedules, choices): the place of each value, from 0 to 1 for numbers in their order."""
+        import numpy as np
+
+        columns = []
+        for number, (knob, values) in zip(self._numbers, self._space.items(), strict=True):
+            ordered = sorted(values) if number else values
+            places = {repr(value): place / (len(values) - 1 if number else 1) for place, value in enumerate(ordered)}
+            columns.append([places.get(repr(schedule.get(knob)), -1.0) for schedule in schedules])
+        return np.array(columns, dtype=float).reshape(len(columns), len(schedules)).T
+
+    def _apart(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+        """(ours, theirs, choices): 0 where values are the same, 1 where altogether different."""
+        import numpy as np
+
+        gap = np.abs(ours[:, None, :] - theirs[None, :, :])
+        differ = (gap > 0).astype(float)
+        return np.asarray(np.where(self._numbers, 0.5 * differ + 0.5 * np.minimum(gap, 1.0), differ))
+
+    def _likeness(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        apart = self._apart(ours, theirs)
+        whole = np.exp(-apart.sum(axis=-1) / REACH)
+        single = (_LEAST_LIKE**apart).mean(axis=-1)
+        return np.asarray(SPREAD**2 * (whole + single) / 2)
+
+    def _expected(self, points: np.ndarray) -> np.ndarray:
+        """Before anything but the first one was measured."""
+        import numpy as np
+
+        return np.asarray(self._level - DEPARTURE * self._apart(points, self._default).sum(axis=(1, 2)))
+
+    def improvements(self, schedules: Sequence[Schedule]) -> list[float]:
+        """Of each, the expected improvement over the best log speedup so far."""
+        import numpy as np
+
+        points = self._coded(schedules)
+        likeness = self._likeness(points, self._points)
+        mean = self._expected(points) + likeness @ self._weights
+        variance = SPREAD**2 - np.einsum("ij,jk,ik->i", likeness, self._inverse, likeness)
+        deviation = np.sqrt(np.maximum(variance, 1e-9))
+        return [
+            float(above * _below(above / spread) + spread * _density(above / spread))
+            for above, spread in zip(mean - self._best, deviation, strict=True)
+        ]
+
+
+def _below(z: float) -> float:
+    """Share of a standard normal distribution below z."""
+    return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+
+
+def _density(z: float) -> float:
+    return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
