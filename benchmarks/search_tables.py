@@ -3,7 +3,7 @@
     python benchmarks/search_tables.py --folder benchmarks/results/MACHINE/search
     python benchmarks/search_tables.py --folder benchmarks/results/MACHINE/search --build-only level1/gelu
 
-A problem's space is cut to at most 256 schedules: choices in the order of FIXED are left at their defaults until it
+A problem's space is cut to at most 512 schedules: choices in the order of FIXED are left at their defaults until it
 fits. Schedules that are built into the same machine code are one kernel. First all are built, then each is judged once
 by the referee, in turns with eager. What is there already is kept, so that it can be ended and begun again.
 """
@@ -51,7 +51,7 @@ SEALED = (
     "level3/mlp_block",
     "level3/swiglu_feed_forward",
 )
-MOST_SCHEDULES = 256
+MOST_SCHEDULES = 512
 PAIRS = 12  # of windows, of each kernel: what is wanted is a table, and no proof
 FIXED = ("reciprocal_math", "in_place", "scratch", "VECTOR_BITS", "prefetch", "UNROLL")
 SEED = "TorchInductor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.agents._duplicates import MACHINE_CODE, find_twin, program_of
+from kernelwright.agents._duplicates import MACHINE_CODE, find_twin, program_of, surroundings_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._memory import Memory, NoMemory
@@ -162,6 +162,7 @@ __all__ = [
     "seed_faults",
     "share_of_roofline",
     "static_score",
+    "surroundings_of",
     "tester_from_spec",
     "track_record",
     "verifier_from_spec",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kernelwright import inline
-from kernelwright.agents import MACHINE_CODE, Attempt, Duplicate
+from kernelwright.agents import MACHINE_CODE, Attempt, Duplicate, surroundings_of
 from kernelwright.errors import UsageError
 from kernelwright.evolution._knobs import KnobSearch, KnobSpace, Rank, Sampler, Setting, key_of
 from kernelwright.records import Candidate, KnobValue, Speedup
@@ -73,7 +73,6 @@ class Tuning:
         self._given = given
         self._speeds: dict[str, float] = {}  # over the baseline, as logarithms
         self._machine_codes: dict[str, str] = {}
-        self._compile_time = inline.compile_time_knobs(given.source)
 
     def setting_of(self, candidate: Candidate) -> dict[str, KnobValue]:
         """The values of a candidate's knobs."""
@@ -123,14 +122,12 @@ class Tuning:
         self.search.tell(setting, value)
 
     def twin_of(self, candidate: Candidate, machine_code: str) -> Tried | None:
-        """The judged setting that is the same kernel: of one machine code, where nothing else reads what differs."""
-        setting = self.setting_of(candidate)
-        for sha256, code in self._machine_codes.items():
-            known = self.tried[sha256]
-            differing = {name for name, value in setting.items() if repr(value) != repr(known.setting[name])}
-            if machine_code and code == machine_code and differing <= self._compile_time:
-                return known
-        return None
+        """The judged setting that is the same kernel: of one machine code, and alike in its Python."""
+        if not machine_code:
+            return None
+        around = surroundings_of(candidate)
+        alike = (self.tried[sha256] for sha256, code in self._machine_codes.items() if code == machine_code)
+        return next((known for known in alike if surroundings_of(known.candidate) == around), None)
 
     def tell_duplicate(self, duplicate: Duplicate) -> None:
         """Take in that a setting gives a kernel that was judged: it is worth the same."""

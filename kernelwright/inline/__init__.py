@@ -41,7 +41,7 @@ from kernelwright.inline._emulation import (
     seen_launches,
     set_emulator,
 )
-from kernelwright.inline._knobs import apply_knobs, compile_time_knobs, declared_knobs, knob_settings
+from kernelwright.inline._knobs import apply_knobs, declared_knobs, knob_settings
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
 from kernelwright.inline._recording import record_calls
@@ -61,7 +61,6 @@ __all__ = [
     "check_cuda_flags",
     "check_flags",
     "compile_command",
-    "compile_time_knobs",
     "compiler_version",
     "count_launches",
     "cpp",

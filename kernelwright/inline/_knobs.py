@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-__all__ = ["apply_knobs", "compile_time_knobs", "declared_knobs", "knob_settings"]
+__all__ = ["apply_knobs", "declared_knobs", "knob_settings"]
 
 Value = int | float | str | bool
 
@@ -71,38 +71,10 @@ def knob_settings(source: str, knobs: Mapping[str, Value]) -> dict[str, Value]:
     return {**found, **{name: value for name, value in knobs.items() if name in declared}}
 
 
-def compile_time_knobs(source: str) -> frozenset[str]:
-    """Declared knobs that a file reads nowhere but in the ``defines`` of what it builds.
-
-    Where two settings of these give the same machine code, they are one kernel.
-    """
-    declared = declared_knobs(source)
-    reads = _Reads()
-    if declared:
-        for statement in _body(source):
-            reads.visit(statement)
-    return frozenset(declared) - reads.names
-
-
 @lru_cache(maxsize=64)  # a search asks of the same few texts in every round
 def _body(source: str) -> Sequence[ast.stmt]:
     """The statements of a file, which nobody may change."""
     return ast.parse(source).body
-
-
-class _Reads(ast.NodeVisitor):
-    """Names that are read outside of ``defines``."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg != "defines":
-            self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self.names.add(node.id)
 
 
 def _targets(node: ast.stmt) -> set[str]:

@@ -11,7 +11,7 @@ from evolution_world import attempt_of, verdict_of
 from kernelwright.agents import RIVALS, Assignment, Attempt, Duplicate
 from kernelwright.errors import UsageError
 from kernelwright.evolution import SAMPLERS, IslandPlan, KnobSearch, KnobSpace, Search, SearchPlan, Tuning
-from kernelwright.inline import compile_time_knobs, declared_knobs, knob_settings
+from kernelwright.inline import declared_knobs, knob_settings
 from kernelwright.records import Candidate, Speedup, Status
 
 DECLARED = {"A": [8, 1, 2, 4, 16], "B": [1, 2, 4, 8, 16, 32], "C": [1, 2, 3, 4]}
@@ -59,10 +59,6 @@ def test_a_text_says_its_knobs_and_their_values():
     }
     assert "TILE" not in knob_settings(SOURCE.replace("TILE = 32", "TILE = 4 * n"), {})
     assert declared_knobs("KNOBS = make()\n") == declared_knobs("no python") == {}
-
-
-def test_knobs_that_only_definitions_read_are_told_from_others():
-    assert compile_time_knobs(SOURCE) == {"TILE", "WAY"}
 
 
 # ----------------------------------------------------------------------------------------------- KnobSearch
