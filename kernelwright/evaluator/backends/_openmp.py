@@ -18,6 +18,7 @@ from kernelwright import inline
 __all__ = [
     "RUNTIME_OBJECT",
     "asks_for_threads",
+    "lacking",
     "runtime_command",
     "runtime_files",
     "runtime_version",
@@ -30,7 +31,14 @@ RUNTIME_OBJECT = "openmp.o"
 _FOLDER = Path(__file__).parent / "openmp"
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
 # Little optimisation: accesses stay as the source has them, and compiling takes less.
-_WATCHED_FLAGS = ("-O1", "-g1", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-U__SANITIZE_THREAD__")
+_WATCHED_FLAGS = (
+    "-O1",
+    "-g1",
+    "-w",
+    "-fsanitize=thread",
+    "--param=tsan-distinguish-volatile=1",
+    "-U__SANITIZE_THREAD__",
+)
 # What the product calls by these names is called by them behind kw_ in the runtime, which itself calls the real ones.
 _RENAMED = (
     *("memcpy", "memmove", "memset", "malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign", "free"),
@@ -41,9 +49,7 @@ _RENAMED = (
     *("__cxa_guard_acquire", "__cxa_guard_release", "__cxa_thread_atexit"),
 )
 _OPENMP = re.compile(r"GOMP_\w+|omp_\w+")
-_OWN_THREADS = re.compile(
-    r"pthread_create|thrd_create|clone3?|_ZNSt6thread\w*|GOMP_(?:teams|target)\w*|_Znwm_threads|_ZNSt13__future_base\w*"
-)
+_OWN_THREADS = re.compile(r"pthread_create|thrd_create|clone3?|_ZNSt6thread15_M_start_thread\w*")
 _OTHER_WAITS = re.compile(
     r"pthread_(?:cond|rwlock|spin|barrier|once)\w*|sem_(?:wait|post|trywait|timedwait)|syscall|futex"
     r"|_ZNSt18condition_variable\w*|_ZNSt3_V2\w*condition\w*|__once_proxy|_ZSt11__once_call\w*"
@@ -57,10 +63,7 @@ def asks_for_threads(symbols: Iterable[str]) -> bool:
 
 
 def unwatched(symbols: Iterable[str]) -> str:
-    """What a product, whose undefined symbols these are, does that cannot be watched; empty where all can be.
-
-    Asked of a product as candidates run it, and again of one that is linked to the runtime.
-    """
+    """What a product with these undefined symbols does that cannot be watched; empty where all can be."""
     names = sorted(set(symbols))
     if own := [name for name in names if _OWN_THREADS.fullmatch(name)]:
         return f"it starts threads by itself ({own[0]})"
@@ -98,29 +101,22 @@ def watched_flags(flags: Iterable[str]) -> tuple[str, ...]:
     return (*flags, *_WATCHED_FLAGS)
 
 
-def watched_command(plain: list[str], source: str, out: str, *, before: Iterable[str] = ()) -> list[str]:
-    """The shell command that builds what ``plain`` builds from ``source`` into ``out``, watched.
+def watched_command(request: inline.BuildRequest, *, fewer: bool = False, before: Iterable[str] = ()) -> list[str]:
+    """The command that builds a C++ request's product watched, from /in/kernel.cpp to /job/product.so.
 
-    ``plain`` is the compiler's command line as :func:`inline.compile_command` has it. The runtime's object lies in /in.
-    """
-    libraries = [word for word in plain if word.startswith(("-l", "-L")) and word != "-lgomp"]
-    skipped = {"-shared", "-o", out, source, *libraries, "-lgomp"}
-    options = [word for word in plain[1:] if word not in skipped]
-    made = f"{out}.o"
-    renamed = [f"--redefine-sym={name}=kw_{name}" for name in _RENAMED]
-    steps = (
-        [plain[0], *options, *before, *_WATCHED_FLAGS, "-c", "-o", made, source],
-        ["objcopy", *renamed, made],
-        [plain[0], "-shared", "-o", out, made, f"/in/{RUNTIME_OBJECT}", *libraries],
-    )
-    return ["/bin/sh", "-c", " && ".join(shlex.join(step) for step in steps)]
-
-
-def compile_watched(request: inline.BuildRequest, *, fewer: bool, before: Iterable[str] = ()) -> list[str]:
-    """The command that builds a request's product watched, from /in/kernel.cpp to /job/product.so.
+    The runtime's object lies in /in. ``fewer``: as :func:`inline.compile_command` has it; ``before``: options more.
 
     Raises:
         BuildError: an option is not allowed, or the extension's name is no identifier.
     """
     source, out = "/in/kernel.cpp", "/job/product.so"
-    return watched_command(inline.compile_command(request, out, source, fewer=fewer), source, out, before=before)
+    compiler, *plain = inline.compile_command(request, out, source, fewer=fewer)
+    libraries = [word for word in plain if word.startswith(("-l", "-L")) and word != "-lgomp"]
+    skipped = {"-shared", "-o", out, source, "-lgomp", *libraries}
+    options = [word for word in plain if word not in skipped]
+    steps = (
+        [compiler, *options, *before, *_WATCHED_FLAGS, "-c", "-o", f"{out}.o", source],
+        ["objcopy", *(f"--redefine-sym={name}=kw_{name}" for name in _RENAMED), f"{out}.o"],
+        [compiler, "-shared", "-o", out, f"{out}.o", f"/in/{RUNTIME_OBJECT}", *libraries],
+    )
+    return ["/bin/sh", "-c", " && ".join(shlex.join(step) for step in steps)]
