@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -161,6 +163,13 @@ class _Seen:
         return f"none found {where}"
 
 
+def _asking_for_threads(side: Side) -> list[inline.BuildRequest]:
+    """What a worker had built of C++ that may run more threads than the one that calls it."""
+    products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
+    made = zip(side.client.built, products, strict=False)
+    return [request for request, product in made if asks_for_threads(undefined_symbols(product))]
+
+
 class RaceStage:
     """Searches candidates of one problem."""
 
@@ -170,6 +179,21 @@ class RaceStage:
         self._clockwork = clockwork
         self._start = start
         self._found: dict[str, Found] = {}
+        self._building: list[futures.Future[BuildOutcome]] = []
+
+    def build_beside(self, side: Side, thread: ThreadPoolExecutor) -> Callable[[], None]:
+        """Have the products built that :meth:`run` will want, while ``side``, which has built its own, is checked.
+
+        Returns:
+            What waits until that is done: nothing is built while anything is timed.
+        """
+        wanted = [] if self._referee.settings.race_check == "never" else _asking_for_threads(side)
+        self._building = building = [thread.submit(self._referee.builds.build_watched, request) for request in wanted]
+
+        def wait() -> None:
+            futures.wait(building)
+
+        return wait
 
     def run(self, candidate: Candidate, side: Side, check_set: CheckSet, progress: Progress) -> None:
         """Look for races where threads are asked for; ``side``, which has built the candidate's products, is frozen.
@@ -178,8 +202,7 @@ class RaceStage:
             Refused: two accesses of one address that nothing orders.
         """
         wanted = self._referee.settings.race_check
-        products = [outcome.product for outcome in side.client.outcomes if outcome.product is not None]
-        if not any(asks_for_threads(undefined_symbols(product)) for product in products):
+        if not _asking_for_threads(side):
             return
         if wanted == "never":
             progress.note(UNKNOWN, "not looked for, as race_check says")
@@ -205,6 +228,8 @@ class RaceStage:
         self._found[candidate.sha256] = found
 
     def _search(self, candidate: Candidate, check_set: CheckSet) -> Found:
+        for built in self._building:
+            built.result()
         builds, seen = WatchedBuilds(self._referee.builds), _Seen()
         reason, failed_by = "", ""
         try:

@@ -110,7 +110,7 @@ class ProblemSession:
         self._benches: dict[Device | None, _Bench] = {}
         self._ahead = BuildAhead(referee, problem, self._known_variant)
         self._races: RaceStage | None = None
-        self._beside = ThreadPoolExecutor(1, "static")  # compiles for a GPU's architectures while others check
+        self._beside = ThreadPoolExecutor(1, "beside")  # compiles what is looked at later, while others check
 
     def __enter__(self) -> ProblemSession:
         return self
@@ -440,14 +440,17 @@ class ProblemSession:
                 side = self._start(candidate, check_set, "build", progress, replay)
                 ending.callback(self._put_away, side, progress)
                 progress.stage = Stage.COMPILED
+            races = self._race_stage() if candidate.backend == "cpp" and not control else None
+            if races is not None:
+                ending.callback(races.build_beside(side, self._beside))
             if profile and candidate.backend == "cuda":
                 progress.beside = self._beside.submit(read_machine_code, self._referee.builds, side.client.built[:])
             with progress.timed("check"):
                 self._on_stage("check")
                 windows = bench.checks.run(side, check_set, progress)
-            if candidate.backend == "cpp" and not control:
+            if races is not None:
                 with progress.timed("races"):
-                    self._race_stage().run(candidate, side, check_set, progress)
+                    races.run(candidate, side, check_set, progress)
             progress.stage = Stage.CHECKED
             if replay is not None:
                 with progress.timed("ghost"):
