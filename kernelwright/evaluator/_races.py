@@ -180,14 +180,19 @@ class RaceStage:
         self._start = start
         self._found: dict[str, Found] = {}
         self._building: list[futures.Future[BuildOutcome]] = []
+        self._why_not = ""
 
-    def build_beside(self, side: Side, thread: ThreadPoolExecutor) -> Callable[[], None]:
+    def build_beside(self, side: Side, thread: ThreadPoolExecutor, *, confirm: bool) -> Callable[[], None]:
         """Have the products built that :meth:`run` will want, while ``side``, which has built its own, is checked.
+
+        Args:
+            confirm: it is to be confirmed.
 
         Returns:
             What waits until that is done: nothing is built while anything is timed.
         """
-        wanted = [] if self._referee.settings.race_check == "never" else _asking_for_threads(side)
+        self._why_not = self._reason_not_to(side, confirm=confirm)
+        wanted = [] if self._why_not else _asking_for_threads(side)
         self._building = building = [thread.submit(self._referee.builds.build_watched, request) for request in wanted]
 
         def wait() -> None:
@@ -201,13 +206,13 @@ class RaceStage:
         Raises:
             Refused: two accesses of one address that nothing orders.
         """
-        wanted = self._referee.settings.race_check
         if not _asking_for_threads(side):
             return
-        if wanted == "never":
-            progress.note(UNKNOWN, "not looked for, as race_check says")
+        if self._why_not:
+            progress.note(UNKNOWN, self._why_not)
             return
-        found = self._found.get(candidate.sha256) if wanted == "auto" else None
+        always = self._referee.settings.race_check == "always"
+        found = None if always else self._found.get(candidate.sha256)
         if found is None:
             side.freeze()  # slots that it has mapped are filled anew
             try:
@@ -221,6 +226,19 @@ class RaceStage:
             raise Refused(Status.RUNTIME_ERROR, "check", found.reason)
         if found.known:
             progress.note(FOUND, found.known)
+
+    def _reason_not_to(self, side: Side, *, confirm: bool) -> str:
+        """Why a candidate is not searched now; empty where it is.
+
+        An extension takes as long again to be built for it, mostly torch's headers, as its whole evaluation.
+        """
+        settings = self._referee.settings
+        if settings.race_check == "never":
+            return "not looked for, as race_check says"
+        extension = any(request.language == "torch_extension" for request in _asking_for_threads(side))
+        if extension and settings.race_check == "auto" and settings.threads == 1 and not confirm:
+            return "of an extension they are looked for when it is confirmed, or always with race_check=always"
+        return ""
 
     def _keep(self, candidate: Candidate, found: Found) -> None:
         if len(self._found) >= _REMEMBERED:

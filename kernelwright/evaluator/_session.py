@@ -442,7 +442,7 @@ class ProblemSession:
                 progress.stage = Stage.COMPILED
             races = self._race_stage() if candidate.backend == "cpp" and not control else None
             if races is not None:
-                ending.callback(races.build_beside(side, self._beside))
+                ending.callback(races.build_beside(side, self._beside, confirm=confirm))
             if profile and candidate.backend == "cuda":
                 progress.beside = self._beside.submit(read_machine_code, self._referee.builds, side.client.built[:])
             with progress.timed("check"):

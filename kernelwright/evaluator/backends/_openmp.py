@@ -32,12 +32,9 @@ _FOLDER = Path(__file__).parent / "openmp"
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
 # Little optimisation: accesses stay as the source has them, and compiling takes less.
 _WATCHED_FLAGS = (
-    "-O1",
-    "-g1",
-    "-w",
-    "-fsanitize=thread",
-    "--param=tsan-distinguish-volatile=1",
-    "-U__SANITIZE_THREAD__",
+    *("-O1", "-g1", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-U__SANITIZE_THREAD__"),
+    # Copies that the compiler writes out as instructions would have no hooks.
+    *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
 )
 # What the product calls by these names is called by them behind kw_ in the runtime, which itself calls the real ones.
 _RENAMED = (

@@ -101,7 +101,7 @@ Range blocks[kMostBlocks];
 size_t block_count = 0;
 
 bool is_own(uintptr_t p) {
-  if (image.holds(p)) return true;
+  if (image.holds(p) || callers.holds(p)) return true;
   for (const Fiber& fiber : fibers)
     if (fiber.stack && p - reinterpret_cast<uintptr_t>(fiber.stack) < kStackBytes) return true;
   for (size_t i = 0; i < block_count; i++)

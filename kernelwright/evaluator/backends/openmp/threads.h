@@ -62,7 +62,7 @@ Team* team = nullptr;  // the innermost one; null outside of any region
 Thread* self = nullptr;
 int wanted_threads = 4, given_threads = 0, most_levels = 1;
 bool descending = false;
-Range image = {0, 0};
+Range image = {0, 0}, callers = {0, 0};  // where the product lies; the frames of whoever began the region
 uint64_t region_count = 0;
 int place_of_locals = 0;  // whose thread-local variables are in place
 const void* first_locals = nullptr;
@@ -218,6 +218,7 @@ Strand serial;  // what runs outside of regions
 
 void run_team(Team& of, void (*body)(void*), void* data) {
   find_image();
+  callers = {reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), kStackBytes};
   if (page_count > most_pages / 2) drop_pages();  // whatever was before this region comes before it
   region_count++;
   serial.slot = 0;
