@@ -52,6 +52,7 @@ _NOTES = {
     16: "it has tasks of a kind that is not followed",
     32: "its thread-local variables are too large",
 }
+_LESS = 1 | 2 | 4 | 32  # after which nothing more is watched
 
 
 class Race(NamedTuple):
@@ -171,7 +172,13 @@ def _asking_for_threads(side: Side) -> list[inline.BuildRequest]:
 
 
 class RaceStage:
-    """Searches candidates of one problem."""
+    """Searches candidates of one problem.
+
+    Attributes:
+        most_threads: what torch has to say in the worker: scratch memory may be as large as that.
+    """
+
+    most_threads = max(threads for threads, _ in _TEAMS)
 
     def __init__(self, referee: Referee, clockwork: Clockwork, start: Callable[[Candidate, Builder], Side]) -> None:
         """``start`` makes a worker that asks a build service and has loaded a candidate, or raises WorkerFailed."""
@@ -260,7 +267,11 @@ class RaceStage:
             timeout = failed.failure.kind == "timeout"
             failed_by = _NOTES[1] if timeout else f"its watched copy failed: {plain(failed.failure.message)}"
         notes = [text for bit, text in _NOTES.items() if seen.notes & bit]
-        maybe = [] if seen.perhaps is None else [f"locks or flags may order {seen.perhaps.text((0, 0))}"]
+        maybe = (
+            []
+            if seen.perhaps is None
+            else [f"locks, flags or memory used again may explain {seen.perhaps.text((0, 0))}"]
+        )
         unknown = dict.fromkeys([*builds.unknown, *notes, *([failed_by] if failed_by else []), *maybe])
         known = seen.known(len(check_set.variants)) if seen.shapes and not builds.unknown else ""
         return Found(reason, known, tuple(unknown))
@@ -289,7 +300,7 @@ class RaceStage:
                 )
                 if (race := seen.add(reply)) is not None:
                     return f"data race: {race.text(self._lines(side, race))}"
-            seen.shapes += 1
+            seen.shapes += not seen.notes & _LESS
         return ""
 
     def _ready(self, side: Side, check_set: CheckSet, index: int) -> None:

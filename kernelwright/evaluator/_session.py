@@ -488,7 +488,9 @@ class ProblemSession:
                 source = inline.apply_knobs(candidate.source, candidate.knobs)
                 try:
                     mode = self.problem.meta.mode
-                    self._referee.load(side.client, side.door, source, role="candidate", mode=mode)
+                    self._referee.load(
+                        side.client, side.door, source, role="candidate", mode=mode, threads=RaceStage.most_threads
+                    )
                 except BaseException:
                     side.end()
                     raise

@@ -92,11 +92,7 @@ class RaceWatch:
         seconds: float,
     ) -> dict[str, Any]:
         """One call with teams of so many threads; what was seen, as the referee is told of it."""
-        import torch
-
         self._found = []
-        if any(watched.extension for watched in self._watched):
-            torch.set_num_threads(threads)  # what at::parallel_for asks for
         for watched in self._watched:
             watched.begin(threads, last_first, self._quiet, shadow_bytes, seconds)
         with self._calls():

@@ -272,10 +272,7 @@ class ModelNew(nn.Module):
 """
 
 
-def test_extensions_are_searched_where_that_is_asked_for_and_when_they_are_confirmed(judge_with):
-    right, _ = judge_with(EXTENSION.replace("KERNEL", SOFTMAX), race_check="always")
-    assert right.verdict.status is Status.PASSED, right.verdict.reason
-    assert FOUND in notes(right)
+def test_extensions_are_searched_when_they_are_confirmed(judge_with):
     racy, _ = judge_with(EXTENSION.replace("KERNEL", RACY_SOFTMAX))
     assert racy.verdict.status is Status.PASSED, racy.verdict.reason
     assert "confirmed" in notes(racy)[UNKNOWN]

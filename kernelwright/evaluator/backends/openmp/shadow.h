@@ -33,7 +33,6 @@ enum Note : uint64_t {
   kNested = 8,
   kTaskKind = 16,
   kThreadLocals = 32,
-  kWaits = 64,
 };
 
 struct Clock {
