@@ -198,14 +198,16 @@ class BuildService:
             BuildError: an option is not allowed, or the extension's name is no identifier.
         """
         started = time.monotonic()
-        runtime = self._watching_runtime()
+        runtime = self._watching_runtime(started)
+        if runtime.product is None:
+            return runtime
         extension = request.language == "torch_extension"
         versions = f"{inline.compiler_version()}\0{runtime_version()}\0"
         versions += f"{inline.torch_version()}\0{headers_digest()}" if extension else ""
         key = hashlib.sha256(f"watched\0{request.key}\0{versions}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
-        files = {"kernel.cpp": request.source.encode(), RUNTIME_OBJECT: runtime}
+        files = {"kernel.cpp": request.source.encode(), RUNTIME_OBJECT: runtime.product}
         if extension:
             return self._watched_extension(key, request, files, started)
         headers = self._headers.files(request.source, watched_flags(request.flags))
@@ -223,19 +225,12 @@ class BuildService:
             return made
         return self._compile(key, watched_command(request), files, started)
 
-    def _watching_runtime(self) -> bytes:
-        """The object that watched products are linked to.
-
-        Raises:
-            MachineError: it does not compile here.
-        """
+    def _watching_runtime(self, started: float) -> BuildOutcome:
+        """The object that watched products are linked to; it may not compile on every machine."""
         key = hashlib.sha256(f"openmp\0{runtime_version()}\0{inline.compiler_version()}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
-            return stored[0]
-        made = self._compile(key, runtime_command("/job/product.so"), runtime_files(), time.monotonic())
-        if made.product is None:
-            raise MachineError(f"the runtime that looks for data races could not be built: {made.log[-500:]}")
-        return made.product
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        return self._compile(key, runtime_command("/job/product.so"), runtime_files(), started)
 
     def _build_cuda(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
         """CUDA without a device: whether it compiles for one, and a product that runs it on the CPU.
