@@ -319,6 +319,9 @@ class Settings(BaseModel):
         20, description="most process pairs of a confirmation"
     )
     check_trials: Count = Field(9, description="fresh-data trials of a correctness check")
+    race_check: Literal["auto", "always", "never"] = Field(
+        "auto", description="whether C++ kernels with OpenMP are searched for data races; always: each time anew"
+    )
     own_kernels: Literal["any", "strict"] = Field(
         "any", description="strict: a candidate may not call torch for the problem's heavy operators"
     )

@@ -23,6 +23,7 @@ from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.evaluator._torch_headers import PREAMBLE, TorchHeaders, headers_digest
 from kernelwright.evaluator.backends import (
     MAX_SOURCE_BYTES,
+    RUNTIME_OBJECT,
     Assembled,
     assembly_command,
     cubin_commands,
@@ -31,6 +32,11 @@ from kernelwright.evaluator.backends import (
     emulated_source,
     emulator_command,
     emulator_version,
+    runtime_command,
+    runtime_files,
+    runtime_version,
+    watched_command,
+    watched_flags,
 )
 from kernelwright.sandbox import Limits, Mount, Sandbox, product_memfd
 
@@ -184,6 +190,47 @@ class BuildService:
             making.result()
         finally:
             beside.shutdown(wait=False)  # after an interrupt nobody waits for it
+
+    def build_watched(self, request: inline.BuildRequest) -> BuildOutcome:
+        """A C++ request's product whose accesses are watched for data races, run by threads that take turns.
+
+        Raises:
+            BuildError: an option is not allowed, or the extension's name is no identifier.
+        """
+        started = time.monotonic()
+        runtime = self._watching_runtime(started)
+        if runtime.product is None:
+            return runtime
+        extension = request.language == "torch_extension"
+        versions = f"{inline.compiler_version()}\0{runtime_version()}\0"
+        versions += f"{inline.torch_version()}\0{headers_digest()}" if extension else ""
+        key = hashlib.sha256(f"watched\0{request.key}\0{versions}".encode()).hexdigest()
+        if (stored := self._cache.load(key)) is not None:
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        files = {"kernel.cpp": request.source.encode(), RUNTIME_OBJECT: runtime.product}
+        if extension:
+            return self._watched_extension(key, request, files, started)
+        headers = self._headers.files(request.source, watched_flags(request.flags))
+        before = ["-include", f"/in/{HEADER_NAME}"] if headers else []
+        return self._compile(key, watched_command(request, before=before), files | dict(headers), started)
+
+    def _watched_extension(
+        self, key: str, request: inline.BuildRequest, files: Mapping[str, bytes], started: float
+    ) -> BuildOutcome:
+        with self._torch_preamble(request.source, watched_flags(request.flags)) as mounts:
+            before = ["-include", PREAMBLE] if mounts else []
+            quick = watched_command(request, fewer=True, before=before)
+            made = self._compile(key, quick, files, started, mounts=mounts)
+        if made.product is not None or made.problem:
+            return made
+        return self._compile(key, watched_command(request), files, started)
+
+    def _watching_runtime(self, started: float) -> BuildOutcome:
+        """The object that watched products are linked to; it may not compile on every machine."""
+        key = hashlib.sha256(f"openmp\0{runtime_version()}\0{inline.compiler_version()}".encode()).hexdigest()
+        if (stored := self._cache.load(key)) is not None:
+            return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
+        return self._compile(key, runtime_command("/job/product.so"), runtime_files(), started)
 
     def _build_cuda(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
         """CUDA without a device: whether it compiles for one, and a product that runs it on the CPU.

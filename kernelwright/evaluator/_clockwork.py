@@ -93,6 +93,10 @@ class Clockwork:
         side.freeze()
         return pool, Plan(calls, pool.slots)
 
+    def pool(self, check_set: CheckSet, index: int) -> Pool:
+        """The slots of one variant, as many as there are by now, for a worker that does not come to the door."""
+        return self._pool(check_set, index, 1)
+
     def pool_bytes(self, check_set: CheckSet) -> int:
         """What the inputs of timed calls go through: the size of the first variant's pool."""
         pool = self._pools.get((check_set.id, 0))

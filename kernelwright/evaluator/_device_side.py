@@ -49,7 +49,7 @@ class DeviceSide(Side):
         """See :meth:`Side.enter`."""
         assert only_reading is None
         if self._pool is not pool:
-            self._map(pool)
+            self.map(pool)
         self.client.send("enter", yielding=self.door.yielding, keep=self._keeps)
 
     def window(self, slots: np.ndarray, reads: Sequence[int] | np.ndarray, *, call_timeout_s: float) -> Window:

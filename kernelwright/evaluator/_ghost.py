@@ -147,6 +147,14 @@ def stub_functions(product: bytes, source: str, *, defines: Mapping[str, str] | 
     return _stub(image, symbols, returns)
 
 
+def undefined_symbols(product: bytes) -> frozenset[str]:
+    """Names that a product asks other libraries for: hostile text. Empty where it cannot be read."""
+    try:
+        return frozenset(_Image(product).undefined())
+    except _Malformed:
+        return frozenset()
+
+
 def _stub(image: _Image, symbols: Iterable[_Symbol], returns: Mapping[str, str | None]) -> GhostProduct:
     entries: dict[int, list[_Symbol]] = {}
     for symbol in symbols:
@@ -265,6 +273,14 @@ class _Image:
                 continue
             found.append(_Symbol(name, info & 15, address, size))
         return found
+
+    def undefined(self) -> set[str]:
+        """Every symbol that the loader looks for elsewhere."""
+        names = self._at(self._tag(_DT_STRTAB), self._tag(_DT_STRSZ))
+        # They come before those that the hash table reaches, the last of which may be none at all.
+        table = self._at(self._tag(_DT_SYMTAB), self._symbol_count() * _SYMBOL.size)
+        entries = _SYMBOL.iter_unpack(table)
+        return {_text(names, name_at) for name_at, _, _, section, _, _ in entries if section == _SHN_UNDEF and name_at}
 
     def code_offset(self, address: int, size: int) -> int | None:
         """Where ``size`` bytes of executable memory lie in the file, or None where they don't."""

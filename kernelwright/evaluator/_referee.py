@@ -330,11 +330,12 @@ class Referee:
         device: Device | None = None,
         tf32: bool = False,
         compiled: bytes = b"",
+        threads: int | None = None,
         timeout_s: float = LOAD_TIMEOUT_S,
     ) -> None:
         """Hand a worker its door and its source; ``checked_by``, ``ghost`` and ``tf32`` as ``do_load`` has them.
 
-        ``compiled``: what Triton compiled for the candidate in its build pass.
+        ``compiled``: what Triton compiled for the candidate in its build pass. ``threads``: not as the settings say.
 
         Raises:
             WorkerFailed: the source does not load.
@@ -354,7 +355,7 @@ class Referee:
                 fds=[*sent, *door.fds(), *more],
                 role=role,
                 mode=mode,
-                threads=self.settings.threads,
+                threads=threads or self.settings.threads,
                 checked_by=checked_by,
                 ghost=ghost,
                 device="" if device is None else device.torch_name,

@@ -36,6 +36,7 @@ from kernelwright.evaluator._profile_static import (
     read_machine_code,
 )
 from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._races import RaceStage
 from kernelwright.evaluator._refusals import note_builds, refuse
 from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import Side
@@ -108,7 +109,8 @@ class ProblemSession:
         self._check_sets: dict[DeviceClass, truth.CheckSet] = {}
         self._benches: dict[Device | None, _Bench] = {}
         self._ahead = BuildAhead(referee, problem, self._known_variant)
-        self._beside = ThreadPoolExecutor(1, "static")  # compiles for a GPU's architectures while others check
+        self._races: RaceStage | None = None
+        self._beside = ThreadPoolExecutor(1, "beside")  # compiles what is looked at later, while others check
 
     def __enter__(self) -> ProblemSession:
         return self
@@ -438,12 +440,18 @@ class ProblemSession:
                 side = self._start(candidate, check_set, "build", progress, replay)
                 ending.callback(self._put_away, side, progress)
                 progress.stage = Stage.COMPILED
+            races = self._race_stage() if candidate.backend == "cpp" and not control else None
+            if races is not None:
+                ending.callback(races.build_beside(side, self._beside, confirm=confirm))
             if profile and candidate.backend == "cuda":
                 progress.beside = self._beside.submit(read_machine_code, self._referee.builds, side.client.built[:])
             with progress.timed("check"):
                 self._on_stage("check")
                 windows = bench.checks.run(side, check_set, progress)
-                progress.stage = Stage.CHECKED
+            if races is not None:
+                with progress.timed("races"):
+                    races.run(candidate, side, check_set, progress)
+            progress.stage = Stage.CHECKED
             if replay is not None:
                 with progress.timed("ghost"):
                     self._on_stage("ghost")
@@ -469,6 +477,27 @@ class ProblemSession:
                     self._profile(check_set, progress, replay=True)
         elif timed and progress.device is None:
             self._profile(check_set, progress, replay=False)
+
+    def _race_stage(self) -> RaceStage:
+        """The search for data races, on this CPU whatever candidates are timed on; made on first use."""
+        if self._races is None:
+            workers, clockwork, *_ = self._bench(None)
+
+            def start(candidate: Candidate, builds: Builder) -> Side:
+                side = workers.candidate({}, builds)
+                source = inline.apply_knobs(candidate.source, candidate.knobs)
+                try:
+                    mode = self.problem.meta.mode
+                    self._referee.load(
+                        side.client, side.door, source, role="candidate", mode=mode, threads=RaceStage.most_threads
+                    )
+                except BaseException:
+                    side.end()
+                    raise
+                return side
+
+            self._races = RaceStage(self._referee, clockwork, start)
+        return self._races
 
     def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""

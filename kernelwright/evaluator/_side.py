@@ -99,7 +99,7 @@ class Side:
             WorkerFailed: it did not.
         """
         if self._pool is not pool or only_reading is not None:
-            self._map(pool)
+            self.map(pool)
         if only_reading is not None:
             self.client.request("floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading))
         self.client.send("enter", yielding=self.door.yielding)
@@ -125,7 +125,12 @@ class Side:
                 raise WorkerFailed(Failure("timeout", "forward", "it does not come to the door"), self.name)
             time.sleep(_UNTIL_IT_COMES_S)
 
-    def _map(self, pool: Pool) -> None:
+    def map(self, pool: Pool) -> None:
+        """Have it map the slots of ``pool``.
+
+        Raises:
+            WorkerFailed: it did not.
+        """
         fds, written_stride = [pool.memory.fd], pool.variant.written_bytes
         self._drop_written()
         if written_stride:

@@ -26,6 +26,7 @@ from kernelwright.evaluator._call import (
     Call,
     CallPlan,
     StateMismatch,
+    flatten_outputs,
     match_state,
     module_state,
     state_layout,
@@ -33,6 +34,7 @@ from kernelwright.evaluator._call import (
 )
 from kernelwright.evaluator._heap import fill_holes
 from kernelwright.evaluator._worker_door import Door, Mapped, describe
+from kernelwright.evaluator._worker_races import Product, Quiet, RaceWatch, tensor_spans
 from kernelwright.sandbox.messages import recv_message, send_message
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ class Runner:
         self.call: Call | None = None
         self.guard: Guard | None = None
         self.memory: DeviceMemory | None = None  # where a device is there to compute on
+        self.products: list[Product] = []  # what it was given to run
         self.kept: list[tuple[Any, ...]] = []  # outputs on it, of the calls of the last window
         fill_holes()
         # Forks of one zygote share its heap's layout, and where tensors lie is worth a per cent of a kernel's time: the
@@ -409,6 +412,22 @@ class Runner:
             "structure": structure[:STRUCTURE_CHARS],
         }
 
+    def do_races(
+        self, fds: list[int], threads: int, last_first: bool, shadow_bytes: int, seconds: float
+    ) -> dict[str, Any]:
+        """A call on the first slot by products that are watched for data races, and what they saw."""
+        import torch
+
+        assert self.pool is not None
+        forward = self.call or self.forward
+        assert forward is not None
+        quiet = Quiet(self.pool.bytes(1).data_ptr(), len(self.pool.view))
+        with blamed("forward", self.filename), torch.no_grad():
+            watch = RaceWatch(self.products, tensor_spans(self.slots[0], self.named), quiet)
+            return watch.look(
+                lambda: flatten_outputs(forward(*self.slots[0])), threads, last_first, shadow_bytes, seconds
+            )
+
     def do_probe(self, fds: list[int]) -> None:
         """Compute something known on the device."""
         assert self.memory is not None
@@ -502,7 +521,9 @@ class Runner:
         reply, fds = recv_message(self.sock, timeout_s=_PATIENCE_S)
         if not reply.get("ok"):
             raise inline.BuildError("the build failed", log=str(reply.get("log", "")))
-        return f"/proc/self/fd/{fds[0]}"
+        path = f"/proc/self/fd/{fds[0]}"
+        self.products.append(Product(path, request.language == "torch_extension"))
+        return path
 
     def _launches(self, forward: Callable[..., Any]) -> int:
         """Calls on the first slot; how many kernels the interpreter was told to launch."""

@@ -44,11 +44,12 @@ from kernelwright.inline._emulation import (
 from kernelwright.inline._knobs import apply_knobs, declared_knobs, knob_settings
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
-from kernelwright.inline._recording import record_calls
+from kernelwright.inline._recording import ArgumentSpan, record_calls, tell_of_calls
 from kernelwright.inline._toolchain import BuildError, compiler_version, header_command, processor
 
 __all__ = [
     "ArgumentError",
+    "ArgumentSpan",
     "BuildError",
     "BuildRequest",
     "CudaKernel",
@@ -88,6 +89,7 @@ __all__ = [
     "seen_launches",
     "set_emulator",
     "set_product_provider",
+    "tell_of_calls",
     "torch_header_folders",
     "torch_preamble",
     "torch_preamble_command",

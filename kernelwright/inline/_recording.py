@@ -10,14 +10,14 @@ import ctypes
 import functools
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kernelwright.inline._build import BuildRequest
 from kernelwright.inline._declarations import Parameter
 from kernelwright.inline._library import ObservedCall, call_observers
 
-__all__ = ["MAX_RECORDED_CALLS", "record_calls"]
+__all__ = ["MAX_RECORDED_CALLS", "ArgumentSpan", "record_calls", "tell_of_calls"]
 
 MAX_RECORDED_CALLS = 64
 _LINE_BYTES = 64  # a cache line: a buffer starts at a multiple of it
@@ -28,6 +28,48 @@ for _signed, _unsigned in (("c_int", "c_uint"), ("c_long", "c_ulong"), ("c_longl
     _CTYPES |= {getattr(ctypes, _signed): f"int{8 * ctypes.sizeof(getattr(ctypes, _signed))}"}
     _CTYPES |= {getattr(ctypes, _unsigned): f"uint{8 * ctypes.sizeof(getattr(ctypes, _unsigned))}"}
 _CTYPES |= {ctypes.c_int8: "int8", ctypes.c_uint8: "uint8", ctypes.c_int16: "int16", ctypes.c_uint16: "uint16"}
+
+
+class ArgumentSpan(NamedTuple):
+    """Memory that an argument of a C function points to: ``name`` is the parameter's, ``dtype`` the tensor's."""
+
+    name: str
+    start: int
+    bytes: int
+    dtype: str
+    item_bytes: int
+
+
+@contextlib.contextmanager
+def tell_of_calls(tell: Callable[[list[ArgumentSpan]], None]) -> Iterator[None]:
+    """While active, ``tell`` is called before every call of a library's function, with the memory of its arguments."""
+
+    def observe(call: ObservedCall) -> None:
+        tell(_argument_spans(call))
+
+    call_observers.append(observe)
+    try:
+        yield
+    finally:
+        call_observers.remove(observe)
+
+
+def _argument_spans(call: ObservedCall) -> list[ArgumentSpan]:
+    import torch
+
+    found = []
+    parameters: Sequence[Parameter | None] = call.signature.parameters if call.signature else [None] * len(call.values)
+    for position, (parameter, value) in enumerate(zip(parameters, call.values, strict=False)):
+        address = value.data_ptr() if isinstance(value, torch.Tensor) else value
+        address = address.value if isinstance(address, ctypes.c_void_p) else address
+        tensor = value if isinstance(value, torch.Tensor) else None
+        if tensor is None and parameter is not None and parameter.pointer and type(address) is int and address:
+            tensor = _owner(address)
+        if tensor is not None and type(address) is int:
+            name = parameter.name if parameter is not None else f"#{position}"
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            found.append(ArgumentSpan(name, address, _bytes_from(address, tensor), dtype, tensor.element_size()))
+    return found
 
 
 class _Span(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where kernels of a GPU are checked without one: Triton's interpreter, and an emulator for CUDA."""
+"""Where kernels run to be checked, not timed: Triton's interpreter, CUDA's emulator, OpenMP threads that take turns."""
 
 from __future__ import annotations
 
@@ -23,13 +23,26 @@ from kernelwright.evaluator.backends._gpu_resources import (
     parse_ptxas,
     resources,
 )
+from kernelwright.evaluator.backends._openmp import (
+    RUNTIME_OBJECT,
+    asks_for_threads,
+    lacking,
+    runtime_command,
+    runtime_files,
+    runtime_version,
+    unwatched,
+    watched_command,
+    watched_flags,
+)
 
 __all__ = [
     "ARCHITECTURES",
     "MAX_SOURCE_BYTES",
+    "RUNTIME_OBJECT",
     "Assembled",
     "EmulatorLibrary",
     "Launch",
+    "asks_for_threads",
     "assembly_command",
     "captured_resources",
     "cubin_commands",
@@ -39,7 +52,14 @@ __all__ = [
     "emulator_command",
     "emulator_version",
     "fits",
+    "lacking",
     "parse_machine_code",
     "parse_ptxas",
     "resources",
+    "runtime_command",
+    "runtime_files",
+    "runtime_version",
+    "unwatched",
+    "watched_command",
+    "watched_flags",
 ]
