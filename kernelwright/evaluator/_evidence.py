@@ -43,12 +43,14 @@ _PROFILED = 1000  # samples that a profiler's exact share stands for
 _MOSTLY = 0.6
 _KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
+_LOOKED_UP = 8  # times shorter than the shortest on new inputs: no cache makes that of work that is done again
 
 
 class Evidence(NamedTuple):
     """What was seen; shares are None where sampling is impossible here or nothing was caught.
 
     share: over inputs that the candidate had not seen before; again: over the same inputs once more.
+    lengths_ns: of calls, the shortest on new inputs and the median when the same come again; None where none were made.
     ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
     without them), ``unknown`` (they cannot be stubbed).
     operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
@@ -64,6 +66,7 @@ class Evidence(NamedTuple):
     reference_flops: int
     operators: Mapping[str, int]
     calls: list[dict[str, Any]]
+    lengths_ns: tuple[float, float] | None = None
 
     @property
     def label(self) -> Literal["kernel", "hybrid", "library"] | None:
@@ -86,6 +89,9 @@ class Evidence(NamedTuple):
             return (
                 f"it keeps answers: own kernels take {first} of the time, and {later} when the same inputs come again"
             )
+        if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
+            first, later = (f"{length / 1000:.3g} us" for length in self.lengths_ns)
+            return f"it keeps answers: calls take {first} or more, and {later} when the same inputs come again"
         return ""
 
     def objection_while_timed(self, later: Share) -> str:
@@ -283,11 +289,23 @@ def _defines(flags: Any) -> dict[str, str]:
     return {name: value or "1" for name, _, value in named}
 
 
+def _are_looked_up(new_ns: float, again_ns: float) -> bool:
+    """Whether calls are so much shorter when inputs come again that the work cannot be done anew."""
+    return again_ns * _LOOKED_UP < new_ns
+
+
 class Shares(NamedTuple):
-    """Shares over new inputs, and over the same ones again."""
+    """Shares over new inputs, and over the same ones again; ``lengths_ns`` as in :class:`Evidence`."""
 
     first: Share | None
     again: Share | None
+    lengths_ns: tuple[float, float] | None = None
+
+    def keep_answers(self) -> bool:
+        """Whether it seems that answers are kept."""
+        if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
+            return True
+        return self.first is not None and self.again is not None and _keeps_answers(self.first, self.again)
 
 
 def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
@@ -299,7 +317,7 @@ def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, 
         WorkerFailed: the worker died, raised or hung.
     """
     shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
-    if shares.first is not None and shares.again is not None and _keeps_answers(shares.first, shares.again):
+    if shares.keep_answers():
         shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
     return shares
 
@@ -323,33 +341,49 @@ def sample_share(
     """
 
     def look() -> Share | None:
-        return _burst(sampler, side, pool, _new_windows(side, pool, plan, []), call_timeout_s=call_timeout_s)
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, []), [], call_timeout_s=call_timeout_s)
 
     return _gathered(look, enough)
 
 
 def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
     known: list[np.ndarray] = []
+    new_ns: list[np.ndarray] = []
+    again_ns: list[np.ndarray] = []
 
     def look() -> Share | None:
-        return _burst(sampler, side, pool, _new_windows(side, pool, plan, known), call_timeout_s=call_timeout_s)
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, known), new_ns, call_timeout_s=call_timeout_s)
 
     def look_again() -> Share | None:
         repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
-        return _burst(sampler, side, pool, repeated, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
+        return _burst(sampler, side, pool, repeated, again_ns, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
+
+    def lengths() -> tuple[float, float]:
+        return float(np.min(np.concatenate(new_ns))), float(np.median(np.concatenate(again_ns)))
 
     first = _gathered(look, _is_decided)
     if first is None:
         return Shares(None, None)
-    return Shares(first, _gathered(look_again, lambda again: _is_compared(first, again), seen_before=True))
+    again = _gathered(
+        look_again,
+        lambda again: _is_compared(first, again),
+        seen_before=True,
+        looked_up=lambda: _are_looked_up(*lengths()),
+    )
+    return Shares(first, again, lengths())
 
 
 def _gathered(
-    look: Callable[[], Share | None], enough: Callable[[Share], bool], *, seen_before: bool = False
+    look: Callable[[], Share | None],
+    enough: Callable[[Share], bool],
+    *,
+    seen_before: bool = False,
+    looked_up: Callable[[], bool] = lambda: False,
 ) -> Share | None:
     """What looks see together, until there is enough of it, or no time left; None where a few saw nothing.
 
     ``seen_before``: the worker can be sampled, so that looks which see nothing only say how short its calls are.
+    ``looked_up``: whether the lengths of calls tell by themselves, so that no more samples are wanted.
     """
     share, empty = None, 0
     deadline = time.monotonic() + (_SAMPLED_AGAIN_AT_MOST_S if seen_before else _SAMPLED_AT_MOST_S)
@@ -357,7 +391,7 @@ def _gathered(
         found = look()
         share, empty = _together(share, found), empty + (found is None)
         hopeless = share is None and not seen_before and empty >= _EMPTY_LOOKS
-        if hopeless or time.monotonic() > deadline:
+        if hopeless or looked_up() or time.monotonic() > deadline:
             break
     return share
 
@@ -379,11 +413,12 @@ def _burst(
     side: Side,
     pool: Pool,
     windows: Iterable[np.ndarray],
+    lengths_ns: list[np.ndarray],
     *,
     call_timeout_s: float,
     at_least_s: float = 0.0,
 ) -> Share | None:
-    """The share over windows of slots, until there is enough.
+    """The share over windows of slots, until there is enough. How long each call took is added to ``lengths_ns``.
 
     ``at_least_s``: windows that are shorter reveal their slots again and again, each twice as often as the one before.
     """
@@ -396,6 +431,7 @@ def _burst(
             window = side.door.window(
                 side.client, np.tile(order, times), [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
             )
+            lengths_ns.append(window.durations_ns)
             taken_s = float(window.durations_ns.sum()) / 1e9
             spent_s += taken_s
             if spent_s >= _SAMPLED_S:

@@ -656,6 +656,7 @@ class ProblemSession:
             reference_flops=check_set.flops,
             operators=trace.operators,
             calls=trace.calls,
+            lengths_ns=shares.lengths_ns,
         )
         operators = trace.operators
         progress.note("own-kernels", evidence.text())

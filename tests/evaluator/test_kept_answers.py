@@ -32,6 +32,7 @@ class Scene:
         )
         self.looks = 0
         self.call_ns = 10**7
+        self.again_ns: int | None = None  # of calls on known inputs, where they take another time
         self.lengths: list[int] = []  # of the windows, in calls
 
     def _refill(self, slots: np.ndarray) -> None:
@@ -39,7 +40,8 @@ class Scene:
 
     def window(self, client: object, order: np.ndarray, reads: object, capacity: object, **_: object):
         self.lengths.append(len(order))
-        return SimpleNamespace(durations_ns=np.full(len(order), self.call_ns))
+        known = self.again_ns is not None and not self._refilled
+        return SimpleNamespace(durations_ns=np.full(len(order), self.again_ns if known else self.call_ns))
 
     def sampling(self, pid: int, **_: object):
         self._refilled = False
@@ -51,7 +53,7 @@ class Scene:
 
     def objection(self) -> str:
         shares = sample_shares(self, self.side, self.pool, PLAN, call_timeout_s=1.0)
-        return Evidence(shares.first, shares.again, None, "needed", "", 0, 0, {}, []).objection()
+        return Evidence(shares.first, shares.again, None, "needed", "", 0, 0, {}, [], shares.lengths_ns).objection()
 
 
 RARELY = [share(5, 24), *[share(1, 24)] * 9]  # 6% of the time, and 21% of the first 24 samples
@@ -81,6 +83,16 @@ def test_what_looks_like_keeping_is_looked_at_twice():
     scene = Scene([share(80, 100)], [share(2, 100), share(80, 100)])
     assert scene.objection() == ""
     assert scene.looks == 4
+
+
+@pytest.mark.parametrize(("again_ns", "refused"), [(100_000, False), (20_000, False), (2_000, True)])
+def test_calls_too_short_to_be_sampled_tell_by_their_lengths_that_answers_are_kept(monkeypatch, again_ns, refused):
+    monkeypatch.setattr("kernelwright.evaluator._evidence._SAMPLED_AGAIN_AT_MOST_S", 0.0)
+    scene = Scene([share(80, 100)], [None])  # a busy machine: no sample hits such a call
+    scene.call_ns, scene.again_ns = 100_000, again_ns
+    said = "it keeps answers: calls take 100 us or more, and 2 us when the same inputs come again"
+    assert scene.objection() == (said if refused else "")
+    assert scene.looks == (4 if refused else 2)
 
 
 @pytest.mark.parametrize(
