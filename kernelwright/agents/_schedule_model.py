@@ -9,6 +9,7 @@ and Welch, J. Global Optimization 13, 1998). The constants were chosen on measur
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +20,8 @@ from kernelwright.records import KnobValue
 if TYPE_CHECKING:
     import numpy as np
 
-SPREAD = 0.2  # deviation of log speedups over a space
-REACH = 2.0  # choices, over which likeness falls to 1/e
+SPREAD = 0.22  # deviation of log speedups over a space
+REACH = 1.1  # choices, over which likeness falls to 1/e
 DEPARTURE = 0.03  # by which a schedule is expected to be slower for each choice that is not the default's
 NOISE = 0.02  # of one measurement
 FAILED = 0.5  # by which one that failed counts as slower than the slowest
@@ -67,11 +68,43 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
+class _Column(NamedTuple):
+    """A choice as the model sees it, or one of the numbers that its values consist of ("8x3")."""
+
+    knob: str
+    number: bool
+    weight: float
+    places: Mapping[str, float]  # by the value's repr
+
+
+def _columns_of(knob: str, values: Sequence[KnobValue]) -> list[_Column]:
+    parts = [_numbers_in(value) for value in values]
+    if not parts[0] or len({len(numbers) for numbers in parts}) > 1:
+        return [_Column(knob, False, 1.0, {repr(value): float(place) for place, value in enumerate(values)})]
+    columns = []
+    for numbers in zip(*parts, strict=True):
+        ordered = sorted(set(numbers))
+        most = max(len(ordered) - 1, 1)
+        places = {repr(value): ordered.index(n) / most for value, n in zip(values, numbers, strict=True)}
+        columns.append(_Column(knob, True, 1.0 / len(parts[0]), places))
+    return columns
+
+
+def _numbers_in(value: KnobValue) -> tuple[int, ...]:
+    """The numbers that a value consists of, whether it is one or is written like 8x3; none for any other."""
+    if type(value) is int:
+        return (value,)
+    if isinstance(value, str) and re.fullmatch(r"\d+(x\d+)*", value):
+        return tuple(int(number) for number in value.split("x"))
+    return ()
+
+
 class ScheduleModel:
     """Expectations of a problem's schedules.
 
     Args:
-        space: the values of each choice, the default first; numbers are alike as they lie near each other.
+        space: the values of each choice, the default first; numbers are alike as they lie near each other, and values
+            that consist of numbers (tiles, "8x3") as those do.
         default: what departures are counted from.
         observed: at least one of them with a value.
 
@@ -84,8 +117,11 @@ class ScheduleModel:
     ) -> None:
         import numpy as np
 
-        self._space = {knob: list(values) for knob, values in space.items() if len(values) > 1}
-        self._numbers = np.array([all(type(v) is int for v in values) for values in self._space.values()], dtype=bool)
+        chosen = {knob: list(values) for knob, values in space.items() if len(values) > 1}
+        self._columns = [column for knob, values in chosen.items() for column in _columns_of(knob, values)]
+        self._numbers = np.array([column.number for column in self._columns], dtype=bool)
+        weights = [[column.weight * (column.knob == knob) for knob in chosen] for column in self._columns]
+        self._weights = np.array(weights, dtype=float).reshape(len(self._columns), len(chosen))
         self._points = self._coded([seen.schedule for seen in observed])
         self._default = self._coded([default])
         known = [seen.value for seen in observed if seen.value is not None]
@@ -97,18 +133,17 @@ class ScheduleModel:
         self._level = known[0]
         covariance = self._likeness(self._points, self._points) + NOISE**2 * np.eye(len(observed))
         self._inverse = np.linalg.inv(covariance)
-        self._weights = self._inverse @ (values - self._expected(self._points))
+        self._pull = self._inverse @ (values - self._expected(self._points))
 
     def _coded(self, schedules: Sequence[Schedule]) -> np.ndarray:
-        """(schedules, choices): the place of each value, from 0 to 1 for numbers in their order."""
+        """(schedules, columns): the place of each value, from 0 to 1 for numbers in their order."""
         import numpy as np
 
-        columns = []
-        for number, (knob, values) in zip(self._numbers, self._space.items(), strict=True):
-            ordered = sorted(values) if number else values
-            places = {repr(value): place / (len(values) - 1 if number else 1) for place, value in enumerate(ordered)}
-            columns.append([places.get(repr(schedule.get(knob)), -1.0) for schedule in schedules])
-        return np.array(columns, dtype=float).reshape(len(columns), len(schedules)).T
+        found = [
+            [column.places.get(repr(schedule.get(column.knob)), -1.0) for schedule in schedules]
+            for column in self._columns
+        ]
+        return np.array(found, dtype=float).reshape(len(self._columns), len(schedules)).T
 
     def _apart(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         """(ours, theirs, choices): 0 where values are the same, 1 where altogether different."""
@@ -116,14 +151,14 @@ class ScheduleModel:
 
         gap = np.abs(ours[:, None, :] - theirs[None, :, :])
         differ = (gap > 0).astype(float)
-        return np.asarray(np.where(self._numbers, 0.5 * differ + 0.5 * np.minimum(gap, 1.0), differ))
+        return np.asarray(np.where(self._numbers, 0.5 * differ + 0.5 * np.minimum(gap, 1.0), differ) @ self._weights)
 
     def _likeness(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         import numpy as np
 
         apart = self._apart(ours, theirs)
         whole = np.exp(-apart.sum(axis=-1) / REACH)
-        single = (_LEAST_LIKE**apart).mean(axis=-1)
+        single = (_LEAST_LIKE**apart).sum(axis=-1) / max(apart.shape[-1], 1)
         return np.asarray(SPREAD**2 * (whole + single) / 2)
 
     def _expected(self, points: np.ndarray) -> np.ndarray:
@@ -138,7 +173,7 @@ class ScheduleModel:
 
         points = self._coded(schedules)
         likeness = self._likeness(points, self._points)
-        mean = self._expected(points) + likeness @ self._weights
+        mean = self._expected(points) + likeness @ self._pull
         variance = SPREAD**2 - np.einsum("ij,jk,ik->i", likeness, self._inverse, likeness)
         deviation = np.sqrt(np.maximum(variance, 1e-9))
         return [

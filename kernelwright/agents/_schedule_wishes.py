@@ -58,7 +58,7 @@ def wishes_for(plan: Blueprint, request: Request) -> Iterator[Wish]:
     mode = request.assignment.mode
     if mode != "new" and request.parents:
         yield from _MODES[mode](plan, request, rng)
-        if mode != "improve":
+        if _MODES[mode] is not _improve:
             yield from _improve(plan, request, rng)
     elif request.first:
         yield Wish("default", plan.default, {}, None, "the generator's default schedule")
@@ -84,12 +84,10 @@ def _change(plan: Blueprint, request: Request, after: Schedule, why: str) -> Wis
 
 
 def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Single changes and pairs of them; where nothing was timed, the single ones first."""
-    yield from request.ordered(_changed(plan, request, _schedule(plan, request.parents[0]), rng))
+    """Single changes and pairs of them, of the parent's schedule or of the best one, whatever promises more.
 
-
-def _repair(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """The same, of the failed schedule or of the best one that passed, whatever promises more."""
+    Where nothing was timed, those of the parent alone, the single ones first.
+    """
     found = _changed(plan, request, _schedule(plan, request.parents[0]), rng)
     if request.model is not None:
         found += _changed(plan, request, request.model.best, rng)
@@ -98,16 +96,19 @@ def _repair(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[W
 
 def _changed(plan: Blueprint, request: Request, before: Schedule, rng: random.Random) -> list[Wish]:
     """A schedule with one choice made differently, and with two."""
+    of = "" if before == _schedule(plan, request.parents[0]) else " in the best so far"
     moves = ranked_moves(plan.space, before, request.bound, request.known)
     singles = [
-        _change(plan, request, move.apply(before), f"{move.knob} = {move.value}, the next change not tried yet")
+        _change(plan, request, move.apply(before), f"{move.knob} = {move.value}{of}, the next change not tried yet")
         for move in moves
     ]
     pairs = [pair for pair in itertools.combinations(moves, 2) if pair[0].knob != pair[1].knob]
     if request.model is None or len(pairs) > _PAIRS:
         pairs = rng.sample(pairs, min(len(pairs), _DRAWS if request.model is None else _PAIRS))
     return singles + [
-        _change(plan, request, two.apply(one.apply(before)), f"{one.knob} = {one.value} and {two.knob} = {two.value}")
+        _change(
+            plan, request, two.apply(one.apply(before)), f"{one.knob} = {one.value} and {two.knob} = {two.value}{of}"
+        )
         for one, two in pairs
     ]
 
@@ -180,7 +181,7 @@ def _drawn(plan: Blueprint, rng: random.Random) -> Iterator[Wish]:
 _MODES = {
     "improve": _improve,
     "edit": _improve,
-    "repair": _repair,
+    "repair": _improve,
     "cross": _cross,
     "tune": _tune,
     "transfer": _transfer,

@@ -366,10 +366,28 @@ def test_a_search_goes_near_no_choice_that_failed(mode):
     assert asked.get("UNROLL", 1) > 1, "the best of what passed is what is built upon"
 
 
+def test_tiles_are_alike_as_their_numbers_are(toy):
+    toy.space, toy.default = {"tile": ["8x3", "12x2", "14x2", "6x3"]}, {"tile": "8x3"}
+    context, attempts = known(({"tile": "8x3"}, 1.0), ({"tile": "12x2"}, 0.5))
+    attempts = tuple(
+        dataclasses.replace(a, action={"schedule": {"tile": a.action["schedule"]["tile"]}}) for a in attempts
+    )
+    asked = Assignment(mode="improve", parents=(attempts[0].candidate.sha256,), seed=7)
+    found = OfflineCoder().propose(dataclasses.replace(context, attempts=attempts, assignment=asked))
+    assert found.action["schedule"] == {"tile": "6x3"}
+
+
+def test_a_search_builds_upon_the_best_whatever_the_parent_is():
+    context, attempts = known(({}, 1.0), ({"UNROLL": 4, "rows": "parallel"}, 1.6), ({"gemm": "own"}, 0.6))
+    asked = proposed(context, attempts, parent=2)
+    assert (asked.get("rows"), asked.get("gemm")) == ("parallel", None)
+
+
 def test_a_search_learns_from_duplicates():
     """That a choice changes nothing is known from a kernel that was never judged."""
     context, attempts = known(({}, 1.0))
-    values = [{"UNROLL": value} for value in SPACE["UNROLL"][1:]]
+    knob, *_ = proposed(context, attempts)
+    values = [{knob: value} for value in SPACE[knob] if value != DEFAULT[knob]]
     duplicates = tuple(
         Duplicate(
             round=1,
@@ -381,8 +399,7 @@ def test_a_search_learns_from_duplicates():
         )
         for number, changes in enumerate(values)
     )
-    assert "UNROLL" in proposed(context, attempts)
-    assert "UNROLL" not in proposed(context, attempts, duplicates=duplicates)
+    assert knob not in proposed(context, attempts, duplicates=duplicates)
 
 
 @pytest.mark.parametrize(

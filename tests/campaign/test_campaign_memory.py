@@ -325,18 +325,19 @@ def toy(monkeypatch):
     monkeypatch.setattr(codegen, "cost", lambda graph: {"bytes_least": 1, "flops": 1})
 
 
+FACTORS = {"('UNROLL', 4)": 1.5, "'none'": 0.7, "'own'": 0.9, "('BLOCK', 128)": 0.95}
+
+
+def factor_of(choices):
+    """What choices, as (knob, value) in words, do together."""
+    return math.prod(factor for choice, factor in FACTORS.items() if choice in choices)
+
+
 class Speeds(dict):
     """A kernel's speedup follows from its schedule: one choice pays, and all others cost something."""
 
-    FACTORS = {"('UNROLL', 4)": 1.5, "'none'": 0.7, "'own'": 0.9, "('BLOCK', 128)": 0.95}
-
-    @classmethod
-    def factor(cls, choices):
-        """What choices, as (knob, value) in words, do together."""
-        return math.prod(factor for choice, factor in cls.FACTORS.items() if choice in choices)
-
     def get(self, word, default=1.0):
-        return 1.2 * self.factor(word)
+        return 1.2 * factor_of(word)
 
 
 class Session(FakeSession):
@@ -370,7 +371,7 @@ def test_an_offline_run_transfers_what_an_earlier_one_measured(tmp_path, store, 
     assert (best.change, best.before["UNROLL"]) == ({"UNROLL": 4}, best.before["UNROLL"])
     assert best.gain.median == pytest.approx(1.5, rel=0.01)
     slower = next(move for move in library.moves if move.change.get("fuse") == "none")
-    expected = Speeds.factor(str([*slower.change.items()]))
+    expected = factor_of(str([*slower.change.items()]))
     assert (slower.failures, slower.gain.median) == (slower.times, pytest.approx(expected, rel=0.01))
     second = offline(tmp_path, store, "second", LOG_SOFTMAX, "transfer = 1", 4)
     evaluations = store.evaluations(run_id=second.run_id, confirmed=False, purpose="search")
