@@ -459,7 +459,7 @@ class ProblemSession:
             if timed and not confirm:
                 with progress.timed("time"), state_noted(progress):
                     self._on_stage("time")
-                    bench.timekeeper.search(side, check_set, progress, rivals)
+                    bench.timekeeper.search(candidate, side, check_set, progress, rivals)
                     progress.stage = Stage.TIMED
                 note_events(side, progress, self._settings.call_timeout_s)
         if timed and confirm:
@@ -575,7 +575,7 @@ class ProblemSession:
                 self._baselines,
                 noise=self._referee.noise_of(device),
                 sampler=self._referee.share_sampler,
-                start=lambda candidate, check_set, progress: self._start(candidate, check_set, "confirm", progress),
+                start=self._start,
                 start_rival=self._start_rival,
                 refuse=lambda *failure: refuse(self.problem.id, *failure),
             )

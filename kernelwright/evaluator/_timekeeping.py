@@ -25,7 +25,7 @@ from kernelwright.evaluator._progress import Progress, Refused
 from kernelwright.evaluator._rivals import Races, RivalFailed, Rivals, StartRival
 from kernelwright.evaluator._share import ShareSampler
 from kernelwright.evaluator._side import Side
-from kernelwright.evaluator._timing import Turns
+from kernelwright.evaluator._timing import ReadTimes, Turns
 from kernelwright.evaluator._truth import CheckSet
 from kernelwright.evaluator._workers import CONTROL, Workers, is_foreign
 from kernelwright.records import TOO_SMALL_TO_TIME, Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
@@ -37,7 +37,7 @@ _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried aga
 _LOOKS_AT_OWN = 2  # at own kernels' share, of which both must object
 _FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
 
-Start = Callable[[Candidate, CheckSet, Progress], Side]
+Start = Callable[[Candidate, CheckSet, FailedStage, Progress], Side]
 Refuse = Callable[[WorkerFailed, Side, FailedStage, Progress], NoReturn]
 
 
@@ -70,21 +70,47 @@ class Timekeeper:
         self._start_rival = start_rival
         self._refuse = refuse
 
-    def search(self, side: Side, check_set: CheckSet, progress: Progress, rivals: Sequence[Candidate] = ()) -> None:
+    def search(
+        self,
+        candidate: Candidate,
+        side: Side,
+        check_set: CheckSet,
+        progress: Progress,
+        rivals: Sequence[Candidate] = (),
+    ) -> None:
         """The search's interval: turns of candidate, baselines and rivals until every comparison is decided.
 
         A candidate that can beat none of its rivals gets no more pairs than the next look at the baselines takes.
+
+        Memory may be slow to read where a process happens to have it. Whoever would be refused for outputs that take
+        long to be read is timed once more, in another process.
+
+        Args:
+            side: a worker with the candidate, that has passed its check.
         """
-        against = Rivals(rivals, self._start_rival)
+        against, kept = Rivals(rivals, self._start_rival), len(progress.samples)
+        try:
+            self._raced(side, check_set, progress, against)
+        except Refused:
+            if not progress.read_times.refused:
+                raise
+            del progress.samples[kept:]
+            progress.read_times = ReadTimes()
+            with contextlib.ExitStack() as ending:
+                another = self._start(candidate, check_set, "time", progress)
+                ending.callback(another.end)
+                self._raced(another, check_set, progress, against)
+        self._floor(check_set, progress)
+
+    def _raced(self, side: Side, check_set: CheckSet, progress: Progress, against: Rivals) -> None:
         while True:
             kept = len(progress.samples)
             try:
                 self._search(side, check_set, progress, against)
-                break
+                return
             except RivalFailed:
                 del progress.samples[kept:]
                 self._call_back(side, "time", progress)
-        self._floor(check_set, progress)
 
     def _search(self, side: Side, check_set: CheckSet, progress: Progress, rivals: Rivals) -> None:
         with contextlib.ExitStack() as ending:
@@ -227,7 +253,7 @@ class Timekeeper:
     def _process_pair(
         self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress, rivals: Rivals
     ) -> dict[str, float]:
-        side = self._start(candidate, check_set, progress)
+        side = self._start(candidate, check_set, "confirm", progress)
         sides = [side]
         try:
             for name in (*self._twin_names(), CONTROL):

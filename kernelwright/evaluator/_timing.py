@@ -213,6 +213,7 @@ class ReadTimes:
     def __init__(self) -> None:
         self._turns = 0
         self._slow = 0
+        self.refused = False  # whether slow turns were surely too many
 
     @property
     def doubtful(self) -> bool:
@@ -230,6 +231,7 @@ class ReadTimes:
         self._slow += float(np.median(ours.reads_ns)) > _SLOW_READ * expected + _SLOW_READ_NS + cold
         if binomial_tail(self._slow, self._turns, _SLOW_TURNS) >= _SURELY:
             return None
+        self.refused = True
         reason = "its outputs take far longer to read than the reference's: they were not yet there"
         return Status.REWARD_HACK, f"{reason} ({self._slow} of {self._turns} turns)"
 

@@ -189,6 +189,31 @@ def test_turns_are_added_while_most_outputs_were_slow_to_read(judge_softmax, mon
     assert evaluation.verdict.timing.pairs == 20  # the looks end at 12
 
 
+@pytest.mark.parametrize(("slow_processes", "passes"), [(1, True), (2, False)])
+def test_outputs_that_are_slow_to_read_in_one_process_are_timed_in_another(
+    judge_softmax, monkeypatch, slow_processes, passes
+):
+    judged = []
+
+    def wrong(reads, ours, theirs):
+        if reads not in judged:
+            judged.append(reads)
+        if judged.index(reads) >= slow_processes:
+            return None
+        reads.refused = True
+        return Status.REWARD_HACK, "slow to read"
+
+    monkeypatch.setattr(ReadTimes, "wrong", wrong)
+    evaluation = judge_softmax(RIGHT)
+    assert len(judged) == 2
+    if not passes:
+        refused(evaluation, Status.REWARD_HACK, "time")
+        return
+    assert evaluation.verdict.passed, evaluation.verdict.reason
+    roles = {(sample.role, sample.pair) for sample in evaluation.samples}
+    assert len(roles) == len(evaluation.samples), "what the first process was timed at counts no more"
+
+
 @pytest.mark.untimed
 def test_a_kernel_that_does_not_compile(judge_softmax):
     evaluation = judge_softmax(candidate(kernel='extern "C" void softmax() { oops; }'))
