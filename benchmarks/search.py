@@ -485,6 +485,8 @@ def draw(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
     for panel in panels.flat[len(shown) :]:
         panel.set_visible(False)
+    for panel in panels.flat[max(len(shown) - 4, 0) : len(shown)]:
+        panel.tick_params(labelbottom=True)  # the lowest of each column
     panels.flat[0].legend(frameon=False, loc="lower right")
     figure.supxlabel("evaluations, % of those that a search has")
     figure.supylabel("speedup over eager of the kernel that is named best")
