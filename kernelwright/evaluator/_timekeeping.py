@@ -95,6 +95,7 @@ class Timekeeper:
             if not progress.read_times.refused:
                 raise
             del progress.samples[kept:]
+            self._call_back(side, "time", progress)
             progress.read_times = ReadTimes()
             with contextlib.ExitStack() as ending:
                 another = self._start(candidate, check_set, "time", progress)
