@@ -378,9 +378,11 @@ def test_tiles_are_alike_as_their_numbers_are(toy):
 
 
 def test_a_search_builds_upon_the_best_whatever_the_parent_is():
-    context, attempts = known(({}, 1.0), ({"UNROLL": 4, "rows": "parallel"}, 1.6), ({"gemm": "own"}, 0.6))
+    slow = {"gemm": "own", "fuse": "none", "fast_math": True}  # two changes of it leave one of these
+    context, attempts = known(({}, 1.0), ({"UNROLL": 4, "rows": "parallel"}, 1.6), (slow, 0.4))
     asked = proposed(context, attempts, parent=2)
-    assert (asked.get("rows"), asked.get("gemm")) == ("parallel", None)
+    assert asked.get("rows") == "parallel"
+    assert not slow.keys() & asked.keys()
 
 
 def test_a_search_learns_from_duplicates():
