@@ -56,12 +56,24 @@ static void relax(int yielding, uint64_t *spins) {
   if (yielding && (++*spins & 63) == 0) sched_yield();
 }
 
+/* The rest of kw_exchange where the two share one core. */
+static __attribute__((noinline)) int64_t wait_yielding(Reveal *reveal, uint64_t *nonce, uint64_t last) {
+  uint64_t spins = 0, seen;
+  while ((seen = __atomic_load_n(&reveal->nonce, __ATOMIC_ACQUIRE)) == last) relax(1, &spins);
+  *nonce = seen;
+  return reveal->slot;
+}
+
 /* Worker: acknowledge the last reveal (its outputs lie where `row` says), unless `*nonce` is 0; then wait for the next
- * one. Returns its slot (-1: leave the loop) and stores its nonce. */
+ * one. Returns its slot (-1: leave the loop) and stores its nonce.
+ *
+ * Calls nothing while it waits, so that it needs no stack: the referee, which remembers how deep a worker's stack is
+ * here, sees the same at its first instruction as in its loop. */
 int64_t kw_exchange(Reveal *reveal, Answer *answer, uint64_t *nonce, int yielding) {
-  uint64_t spins = 0, seen, last = *nonce;
+  uint64_t seen, last = *nonce;
   if (last) __atomic_store_n(&answer->nonce, last, __ATOMIC_RELEASE);
-  while ((seen = __atomic_load_n(&reveal->nonce, __ATOMIC_ACQUIRE)) == last) relax(yielding, &spins);
+  if (yielding) return wait_yielding(reveal, nonce, last);
+  while ((seen = __atomic_load_n(&reveal->nonce, __ATOMIC_ACQUIRE)) == last) CPU_RELAX();
   *nonce = seen;
   return reveal->slot;
 }
@@ -149,10 +161,10 @@ static int read_outputs(Answer *answer, int pid, char *to, const int64_t *capaci
   return DONE;
 }
 
-/* Referee: one window of `calls` calls. While it waits it calls `meanwhile`, unless that is NULL. Returns PENDING after `patience_ns` without an acknowledgement, so that the
- * caller can look whether the worker lives; calling again goes on where it stopped. `durations_ns[i]` is the time from
- * reveal to acknowledgement of call i; reads happen between calls, are not part of any duration, and take
- * `reads_ns[k]`. */
+/* Referee: one window of `calls` calls. While it waits it calls `meanwhile`, unless that is NULL. Returns PENDING after
+ * `patience_ns` without an acknowledgement, so that the caller can look whether the worker lives; calling again goes on
+ * where it stopped. `durations_ns[i]` is the time from reveal to acknowledgement of call i; reads happen between calls,
+ * are not part of any duration, and take `reads_ns[k]`. */
 int kw_window(Reveal *reveal, Answer *answer, Progress *at, int pid, const int64_t *slots, const uint64_t *nonces,
               int64_t calls, const uint8_t *read_after, const double *read_from, char *read_to, int64_t read_bytes,
               const int64_t *capacity, int64_t outputs, int64_t *tables, int64_t *durations_ns, int64_t *reads_ns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kernelwright.evaluator._native import build_library
 from kernelwright.evaluator._rest import Watch
 
 SPINNING = "import os\nos.write(1, b'x')\nwhile True: pass"
@@ -89,3 +91,16 @@ def test_a_worker_that_waits_deeper_in_its_stack_than_before_is_found(stopped):
         break
     else:
         assert Path(f"/proc/{stopped}/syscall").read_text().split()[0] != "-1", "nobody at the door sleeps in a call"
+
+
+def test_the_stack_is_as_deep_at_the_first_instruction_of_the_door_as_in_its_loop(tmp_path):
+    library = build_library("door", tmp_path)
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", "--disassemble=kw_exchange", str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    code = listing[listing.index("<kw_exchange>:") :].splitlines()[1:]
+    assert any("ret" in line for line in code)
+    assert [line for line in code if re.search(r"push|pop|call|leave|%[re]sp|%rbp|\bsp\b|\bblr?\b", line)] == []
