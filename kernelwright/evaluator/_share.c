@@ -29,7 +29,8 @@
 #define PATIENCE_NS 2000000 /* how long one look waits for the tasks that it has interrupted */
 #define LATE_NS 3000         /* a look that comes later was held up by who polls, so always at the same places */
 #define APART_NS 10000       /* most that lies between choosing the tasks to interrupt and doing so */
-#define COLLECT_NS 3000      /* between two questions whether they have stopped */
+#define HEAR_NS 3000         /* between two questions whether tasks have stopped or ended */
+#define MOST_HEARD 32        /* at once: who polls has calls to make */
 #define PROMPT_NS 150000    /* a task that takes longer to stop was not running: it had to wait for a processor */
 
 typedef struct {
@@ -58,7 +59,7 @@ typedef struct {
   clockid_t clock; /* processor time of the process; exact where it was stopped, else up to a tick late */
   int64_t mean_ns;
   int64_t due_ns;  /* when to look next, to interrupt, or to give the present look up */
-  int64_t ask_ns;  /* when to ask next whether tasks have stopped */
+  int64_t ask_ns;  /* when to ask next what tasks have stopped or ended */
   int64_t asked_ns; /* when the present look began */
   int64_t used_ns; /* processor time at the last look that counted */
   int counts;      /* whether this look does; -1: nobody has stopped yet */
@@ -95,19 +96,11 @@ static void close_files(const Task *task) {
   if (task->schedstat >= 0) close(task->schedstat);
 }
 
-/* Start to trace a task; returns 0 or an error number. */
-static int admit(Sampler *s, int tid) {
-  if (s->count == MAX_TASKS) return ENOSPC;
-  Task task = {.tid = tid, .stat = open_file(s, tid, "stat")};
-  if (task.stat < 0) return errno == ENOENT ? ESRCH : errno;
-  task.schedstat = open_file(s, tid, "schedstat");
-  if (ptrace(PTRACE_SEIZE, tid, NULL, NULL)) {
-    int error = errno;
-    close_files(&task);
-    return error;
-  }
-  s->tasks[s->count++] = task;
-  return 0;
+/* Where a task is in the list; -1: nowhere. */
+static int find(const Sampler *s, int tid) {
+  for (int i = 0; i < s->count; i++)
+    if (s->tasks[i].tid == tid) return i;
+  return -1;
 }
 
 static void forget(Sampler *s, int index) {
@@ -115,7 +108,27 @@ static void forget(Sampler *s, int index) {
   s->tasks[index] = s->tasks[--s->count];
 }
 
-/* Trace the tasks that have come since the last look. One that is ending cannot be traced and is left out. */
+/* Know a task; returns 0 or an error number. */
+static int enlist(Sampler *s, int tid) {
+  if (s->count == MAX_TASKS) return ENOSPC;
+  Task task = {.tid = tid, .stat = open_file(s, tid, "stat")};
+  if (task.stat < 0) return errno == ENOENT ? ESRCH : errno;
+  task.schedstat = open_file(s, tid, "schedstat");
+  s->tasks[s->count++] = task;
+  return 0;
+}
+
+/* Start to trace a task, and with it every one that it starts; returns 0 or an error number. */
+static int admit(Sampler *s, int tid) {
+  int error = enlist(s, tid);
+  if (error || !ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACECLONE)) return error;
+  error = errno;
+  forget(s, s->count - 1);
+  return error;
+}
+
+/* Trace the tasks that nobody knows of: their starter was not traced, or took care that they are not. One that is ending
+ * cannot be traced and is left out. */
 static void admit_new(Sampler *s) {
   char path[32];
   snprintf(path, sizeof path, "/proc/%d/task", s->pid);
@@ -123,9 +136,8 @@ static void admit_new(Sampler *s) {
   if (!directory) return;
   struct dirent *entry;
   while ((entry = readdir(directory))) {
-    int tid = atoi(entry->d_name), known = tid <= 0;
-    for (int i = 0; i < s->count && !known; i++) known = s->tasks[i].tid == tid;
-    if (!known) admit(s, tid);
+    int tid = atoi(entry->d_name);
+    if (tid > 0 && find(s, tid) < 0) admit(s, tid);
   }
   closedir(directory);
 }
@@ -206,57 +218,78 @@ static void take(Sampler *s, const Task *task) {
   s->samples[at].words = read_stack(s->pid, sp, s->samples[at].stack);
 }
 
-/* See whether a task has stopped or ended, and let it go on. */
-static void collect(Sampler *s, int index) {
-  Task *task = &s->tasks[index];
-  siginfo_t seen = {0};
-  if (waitid(P_PID, (id_t)task->tid, &seen, WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL | __WNOTHREAD)) {
-    s->gone |= task->tid == s->pid;
-    forget(s, index);
-    return;
-  }
-  if (seen.si_pid == 0) return;
-  int ended = seen.si_code == CLD_EXITED || seen.si_code == CLD_KILLED || seen.si_code == CLD_DUMPED;
-  if (ended && task->tid == s->pid) { /* its exit status is its parent's to take, which may be this very process */
-    s->gone = 1;
-    return;
-  }
-  int status;
-  if (waitpid(task->tid, &status, WNOHANG | __WALL | __WNOTHREAD) != task->tid) return;
-  if (!WIFSTOPPED(status)) {
-    forget(s, index);
-    return;
-  }
-  int signal = WSTOPSIG(status);
-  if (status >> 16 != PTRACE_EVENT_STOP) { /* a signal on its way to the task */
+/* Let a task that has stopped go on, and take a sample of it where it was asked to stop. One that was about to start a
+ * thread when it was asked has stopped for that, and for nothing else. */
+static void answer(Sampler *s, Task *task, int event, int signal) {
+  int asked = task->interrupted;
+  task->interrupted = 0; /* whatever it has stopped for */
+  if (!event) {          /* a signal on its way to it */
     ptrace(PTRACE_CONT, task->tid, NULL, (void *)(intptr_t)signal);
-    return;
-  }
-  if (signal == SIGTRAP) {
-    if (task->interrupted) take(s, task);
+  } else if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) {
+    ptrace(PTRACE_LISTEN, task->tid, NULL, NULL); /* its whole process was stopped, and stays so until it is continued */
+  } else {
+    if (asked) take(s, task);
     ptrace(PTRACE_CONT, task->tid, NULL, NULL);
-  } else { /* its whole process was stopped, and stays so until somebody continues it */
-    ptrace(PTRACE_LISTEN, task->tid, NULL, NULL);
   }
-  task->interrupted = 0;
 }
 
-/* One round over all tasks; returns how many have been interrupted and have not stopped yet. */
-static int collect_all(Sampler *s) {
-  int waiting = 0;
-  for (int i = s->count - 1; i >= 0; i--) collect(s, i);
-  for (int i = 0; i < s->count; i++) waiting += s->tasks[i].interrupted;
-  return waiting;
+/* Hear of one task that has stopped or ended; returns whether there was one. A new one, which is traced because its
+ * starter is, has stopped before its first instruction. */
+static int hear_one(Sampler *s) {
+  siginfo_t seen = {0};
+  if (waitid(P_ALL, 0, &seen, WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL | __WNOTHREAD)) {
+    s->gone |= errno == ECHILD;
+    return 0;
+  }
+  int tid = seen.si_pid, status;
+  if (tid == 0) return 0;
+  int ended = seen.si_code == CLD_EXITED || seen.si_code == CLD_KILLED || seen.si_code == CLD_DUMPED;
+  if (ended && tid == s->pid) { /* its exit status is its parent's to take, which may be this very process */
+    s->gone = 1;
+    return 0;
+  }
+  if (waitpid(tid, &status, WNOHANG | __WALL | __WNOTHREAD) != tid) return 0;
+  int index = find(s, tid);
+  if (!WIFSTOPPED(status)) {
+    if (index >= 0) forget(s, index);
+    return 1;
+  }
+  int event = status >> 16, signal = WSTOPSIG(status);
+  if (index < 0 && enlist(s, tid)) /* one too many */
+    ptrace(PTRACE_DETACH, tid, NULL, (void *)(intptr_t)(event ? 0 : signal));
+  else
+    answer(s, &s->tasks[index < 0 ? s->count - 1 : index], event, signal);
+  return 1;
+}
+
+/* Hear of all of them. A look that comes due meanwhile is put off until a moment later, not left out: where threads
+ * come and go all the time, most are. */
+static void hear(Sampler *s) {
+  int heard = 0;
+  while (heard < MOST_HEARD && !s->gone && hear_one(s)) heard++;
+  int64_t now = now_ns(CLOCK_MONOTONIC);
+  s->ask_ns = now + HEAR_NS;
+  if (heard == 0 || s->looking || now < s->due_ns && !s->chosen) return;
+  s->chosen = 0; /* others may run by now */
+  s->due_ns = now + (int64_t)(next_random(s) % APART_NS);
+}
+
+static int is_waited_for(const Sampler *s) {
+  for (int i = 0; i < s->count; i++)
+    if (s->tasks[i].interrupted) return 1;
+  return 0;
 }
 
 /* Choose every task that runs, to be interrupted soon. What sleeps, is stopped or is frozen takes no time, and is not
  * disturbed. Reading that takes longer than a short call does, and who polls makes no calls meanwhile: interrupted now,
  * a worker would always be found waiting for the next one. */
 static void choose(Sampler *s) {
-  for (int i = 0; i < s->count; i++) {
+  for (int i = s->count - 1; i >= 0; i--) {
     Task *task = &s->tasks[i];
-    task->runs = state_of(task, &s->threads) == 'R';
+    char state = state_of(task, &s->threads);
+    task->runs = state == 'R';
     if (task->runs) task->turns = turns_of(task);
+    if (state == 'X') forget(s, i);
   }
   s->chosen = 1;
   s->due_ns = now_ns(CLOCK_MONOTONIC) + (int64_t)(next_random(s) % APART_NS);
@@ -271,7 +304,7 @@ static void begin_look(Sampler *s) {
   s->looking = 1;
   s->asked_ns = now_ns(CLOCK_MONOTONIC);
   s->due_ns = s->asked_ns + PATIENCE_NS;
-  s->ask_ns = s->asked_ns + COLLECT_NS;
+  s->ask_ns = s->asked_ns + HEAR_NS;
 }
 
 static void draw_due(Sampler *s) {
@@ -310,33 +343,27 @@ Sampler *kw_share_open(int pid, uint64_t seed, int64_t mean_ns, Sample *samples,
   return s;
 }
 
-/* Do what is to be done now, without waiting: begin a look that is due, go on with the present one. To be called again
- * and again, by the thread that opened the sampler. */
+/* Do what is to be done now, without waiting: let go on who has stopped, begin a look that is due, go on with the
+ * present one. To be called again and again, by the thread that opened the sampler. */
 void kw_share_poll(Sampler *s) {
   if (s->gone) return;
   int64_t now = now_ns(CLOCK_MONOTONIC);
-  if (s->looking) {
-    if (now < s->ask_ns) return;
-    s->ask_ns = now + COLLECT_NS;
-    if (collect_all(s) == 0 || s->gone || now >= s->due_ns) end_look(s);
+  if (now >= s->ask_ns) {
+    hear(s);
+    if (s->gone) return;
+    if (s->looking && (!is_waited_for(s) || now >= s->due_ns)) end_look(s);
     return;
   }
-  if (now < s->due_ns) return;
-  int late = now - s->due_ns > LATE_NS;
-  if (s->chosen) {
+  if (s->looking || now < s->due_ns) return;
+  if (now - s->due_ns > LATE_NS) {
     s->chosen = 0;
-    if (late)
-      draw_due(s);
-    else
-      begin_look(s);
-    return;
-  }
-  collect_all(s); /* stops that nobody asked for */
-  if (s->gone) return;
-  if (late)
     draw_due(s);
-  else
+  } else if (s->chosen) {
+    s->chosen = 0;
+    begin_look(s);
+  } else {
     choose(s);
+  }
 }
 
 /* Samples taken so far; of more than the capacity, a random choice was kept. */

@@ -5,9 +5,12 @@ task that runs (ptrace, see ``_share.c``), reads its instruction pointer and the
 it go on. Afterwards the samples are attributed to what was mapped there.
 
 A sample in a helper (libc, libm, libgomp, ...) belongs to whoever called that: the helper's own call frame information
-says who (``_unwind.py``). Where there is none, the sample goes to the first word, from the stack pointer upwards, that
-points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return addresses of
-calls long past, and a caller more than 4 KB up the stack is not found.
+says who (``_unwind.py``). Where there is none, as around the system call that starts a thread, the helper may have put
+nothing on its stack: then the first word there says. Else the sample goes to the first word, from the stack pointer
+upwards, that points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return
+addresses of calls long past, and a caller more than 4 KB up the stack is not found.
+
+Threads are traced from their first instruction on: some live for less time than lies between two looks.
 
 What a contestant can do about it: lay out its stack as it likes; write over a library's code in its own memory, which
 still counts as that library; notice that it is sampled (each sample takes tens of microseconds; where it shares the
@@ -242,7 +245,9 @@ class _Attribution:
             try:
                 caller = self._caller(region, frame)
             except UnknownCaller:
-                return self._guess(frame) or passed
+                caller = self._caller_of_leaf(frame)
+                if caller is None:
+                    return self._guess(frame) or passed
             if caller is None:
                 return passed
             frame = caller
@@ -260,6 +265,15 @@ class _Attribution:
             raise UnknownCaller(f"no call frame information in {region.path}")
         address = frame.registers[IP] or 0
         return frames.caller(region.offset + address - region.start, frame)
+
+    def _caller_of_leaf(self, frame: Frame) -> Frame | None:
+        """Who called code that has put nothing on its stack, as around system calls that start a thread.
+
+        None where the return address does not lead into a helper: then it is guessed, by the same word before others.
+        """
+        address = frame.return_address_of_leaf()
+        region = None if frame.called or address is None else self._region(address)
+        return frame.caller_of_leaf() if region is not None and region.kind is _Kind.HELPER else None
 
     def _guess(self, frame: Frame) -> _Kind | None:
         """The kind of the first stack word that points into code which calls helpers."""

@@ -19,6 +19,7 @@ import numpy as np
 # above the user's part of memory may hold a signature on aarch64.
 _X86_64: Final = platform.machine() != "aarch64"
 IP, SP = (16, 7) if _X86_64 else (32, 31)
+_LINK: Final = 30  # aarch64: the register that a call leaves its return address in
 _ADDRESS_MASK: Final = (1 << 64) - 1 if _X86_64 else (1 << 48) - 1
 
 _PT_LOAD, _PT_GNU_EH_FRAME = 1, 0x6474E550
@@ -65,6 +66,22 @@ class Frame(NamedTuple):
         """What the stack holds at an address."""
         at, odd = divmod(address - self.stack_start, 8)
         return int(self.stack[at]) if not odd and 0 <= at < len(self.stack) else None
+
+
+    def return_address_of_leaf(self) -> int | None:
+        """Where it returns to if it is a function that calls nobody and has put nothing on the stack."""
+        if not _X86_64:
+            return self.registers[_LINK]
+        stack_pointer = self.registers[SP]
+        return None if stack_pointer is None else self.word(stack_pointer)
+
+    def caller_of_leaf(self) -> Frame:
+        """The frame there, with all registers as they are."""
+        registers = list(self.registers)
+        registers[IP] = self.return_address_of_leaf()
+        if _X86_64:
+            registers[SP] = (registers[SP] or 0) + 8
+        return self._replace(registers=tuple(registers), called=True)
 
 
 class _Rules(NamedTuple):

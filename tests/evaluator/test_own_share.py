@@ -33,6 +33,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 PRODUCT = """
 #include <cmath>
 #include <ctime>
+#include <thread>
 static volatile double sink;
 static double used() {
   timespec t;
@@ -50,6 +51,16 @@ extern "C" unsigned long steps(unsigned long n) {
   unsigned long x = 1;
   for (; n; n--) x = x * 6364136223846793005UL + n;
   return x;
+}
+static void work_for_a_moment() {
+  double x = 0;
+  for (int i = 0; i < 20000; i++) x = x * 0.5 + i;
+  sink = x;
+}
+extern "C" void start_threads() {
+  std::thread first(work_for_a_moment), second(work_for_a_moment);
+  first.join();
+  second.join();
 }
 // Leaves an address all over the stack that the next calls will use, as earlier calls of other functions do.
 __attribute__((noinline)) static void litter(void* address) {
@@ -102,6 +113,12 @@ def thread(seconds):
     worker.start()
     worker.join()
 
+def moments(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        library.start_threads()
+        sum(i * i for i in range(1000))
+
 def crowd(seconds):
     # A thread spins on the processor on which this one calculates; keeps which part of both their time it had.
     processors, spun = os.sched_getaffinity(0), []
@@ -143,7 +160,7 @@ def heard(seconds):
         library.spin(0.01)
 
 work = dict(spin=library.spin, call_libm=call_libm, matmul=matmul, python=python, half=half, thread=thread)
-work |= dict(masked=masked, leave=leave, heard=heard, crowd=crowd)
+work |= dict(moments=moments, masked=masked, leave=leave, heard=heard, crowd=crowd)
 for line in sys.stdin:
     name, seconds = line.split()
     work[name](float(seconds))
@@ -232,7 +249,7 @@ def product(tmp_path_factory):
     """A sealed memory file of the product, and what identifies it in a memory map."""
     path = tmp_path_factory.mktemp("product") / "product.so"
     subprocess.run(
-        ["g++", "-O2", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)], input=PRODUCT.encode(), check=True
+        ["g++", "-O2", "-pthread", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)], input=PRODUCT.encode(), check=True
     )
     fd = product_memfd(path.read_bytes())
     yield fd, frozenset([(os.fstat(fd).st_dev, os.fstat(fd).st_ino)])
@@ -367,6 +384,11 @@ def test_the_interpreter(observe):
 
 def test_threads_that_start_while_it_samples(observe):
     assert observe("thread").own > MOST
+
+
+def test_threads_that_live_for_a_moment(observe):
+    """Each spins for about 20 us; what starts them then calculates in Python for about as long as both and all else."""
+    assert 0.4 < observe("moments").own < 0.8
 
 
 def test_a_thread_that_waits_for_a_processor_does_not_run(observe, tracee):
