@@ -67,7 +67,6 @@ class Frame(NamedTuple):
         at, odd = divmod(address - self.stack_start, 8)
         return int(self.stack[at]) if not odd and 0 <= at < len(self.stack) else None
 
-
     def return_address_of_leaf(self) -> int | None:
         """Where it returns to if it is a function that calls nobody and has put nothing on the stack."""
         if not _X86_64:

@@ -249,7 +249,9 @@ def product(tmp_path_factory):
     """A sealed memory file of the product, and what identifies it in a memory map."""
     path = tmp_path_factory.mktemp("product") / "product.so"
     subprocess.run(
-        ["g++", "-O2", "-pthread", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)], input=PRODUCT.encode(), check=True
+        ["g++", "-O2", "-pthread", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)],
+        input=PRODUCT.encode(),
+        check=True,
     )
     fd = product_memfd(path.read_bytes())
     yield fd, frozenset([(os.fstat(fd).st_dev, os.fstat(fd).st_ino)])
