@@ -2,7 +2,7 @@
 
     pip install -e '.[plots]'
     python benchmarks/search.py --tables benchmarks/results/MACHINE/search --output OUTPUT.json
-    python benchmarks/search.py ... --set sealed          # the other problems: once, when nothing is changed any more
+    python benchmarks/search.py ... --set sealed          # the other problems: when nothing is changed any more
     python benchmarks/search.py ... --confirm --plot docs/images/search.svg
 
 The recipes `default` and `best-of-n` run with the offline Coder and with everything real but the referee, whose verdict

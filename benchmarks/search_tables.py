@@ -1,11 +1,15 @@
-"""Every kernel of the offline Coder's schedule spaces, measured once: the tables that benchmarks/search.py searches.
+"""Every kernel of the offline Coder's schedule spaces, measured: the tables that benchmarks/search.py searches.
 
     python benchmarks/search_tables.py --folder benchmarks/results/MACHINE/search
+    python benchmarks/search_tables.py --folder benchmarks/results/MACHINE/search --again     # twice, at best
     python benchmarks/search_tables.py --folder benchmarks/results/MACHINE/search --build-only level1/gelu
 
 A problem's space is cut to at most 512 schedules: choices in the order of FIXED are left at their defaults until it
 fits. Schedules that are built into the same machine code are one kernel. First all are built, then each is judged once
 by the referee, in turns with eager. What is there already is kept, so that it can be ended and begun again.
+
+One process may run a kernel some percent faster or slower than the next one does, by where its memory lies. ``--again``
+measures all kernels once more, each in another process; the speedup is the median of a kernel's measurements.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import argparse
 import itertools
 import json
 import math
+import random
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,6 +69,7 @@ def main() -> int:
     parser.add_argument("problems", nargs="*", help="default: all of both sets")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--build-only", action="store_true", help="time nothing yet: for a machine that is busy")
+    parser.add_argument("--again", action="store_true", help="measure everything once more")
     arguments = parser.parse_args()
     settings = Settings(baselines=("eager",), check_trials=1, looks=(PAIRS,))
     with Referee(settings) as referee:
@@ -74,7 +81,7 @@ def main() -> int:
                 build(table, problem, session)
                 write(path, table)
                 if not arguments.build_only:
-                    measure(table, problem, session)
+                    measure(table, problem, session, again=arguments.again)
                     write(path, table)
             known = sum(row["log_speedup"] is not None for row in table["kernels"])
             count = len(table["kernels"])
@@ -92,7 +99,13 @@ def path_of(folder: Path, problem: Problem) -> Path:
 
 def read(path: Path) -> dict[str, Any] | None:
     """A table; None where there is none."""
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    table: dict[str, Any] = json.loads(path.read_text())
+    for row in table["kernels"]:
+        if row["log_speedup"] is not None:
+            row.setdefault("log_speedups", [row["log_speedup"]])
+    return table
 
 
 def write(path: Path, table: Mapping[str, Any]) -> None:
@@ -183,19 +196,28 @@ def build(table: dict[str, Any], problem: Problem, session: ProblemSession) -> N
         table["schedules"][name] = by_source[generated.source]
 
 
-def measure(table: dict[str, Any], problem: Problem, session: ProblemSession) -> None:
-    """Judge each kernel that has no time yet."""
-    missing = [row for row in table["kernels"] if row["log_speedup"] is None and "status" not in row]
-    sources = written(problem, session.call, table["space"]) if missing else {}
-    for row in missing:
+def measure(table: dict[str, Any], problem: Problem, session: ProblemSession, *, again: bool = False) -> None:
+    """Judge each kernel that has no time yet, or all that have one once more, in an order of its own."""
+    rows = [row for row in table["kernels"] if (row.get("status") == "PASSED" if again else "status" not in row)]
+    sources = written(problem, session.call, table["space"]) if rows else {}
+    if again:
+        random.shuffle(rows)
+    for row in rows:
         candidate = Candidate(problem_id=problem.id, source=sources[row["name"]].source, backend="cpp")
-        verdict = session.judge(candidate).verdict
+        verdict = session.judge(candidate, profile=not again).verdict
+        if verdict.timing is not None:
+            found = verdict.timing.speedup["eager"]
+            times = row.setdefault("log_speedups", [])
+            times.append(round(math.log(found.median), 5))
+            row["log_speedup"] = round(statistics.median(times), 5)
+        if again:
+            if verdict.timing is None:
+                print(f"{row['name']}: {verdict.status.value} this time: {verdict.reason}", file=sys.stderr)
+            continue
         row["status"] = verdict.status.value
         if verdict.reason:
             row["reason"] = verdict.reason[:200]
         if verdict.timing is not None:
-            found = verdict.timing.speedup["eager"]
-            row["log_speedup"] = round(math.log(found.median), 5)
             row["half_width"] = round(math.log(found.high / found.low) / 2, 5)
         if verdict.profile is not None:
             row["bound"] = verdict.profile.bound
