@@ -39,9 +39,13 @@ CONFIG_FILE_NAME = "kernelwright.toml"
 ENV_PREFIX = "KERNELWRIGHT_"
 API_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 # Variables of others that are read where our own is not set.
-ALIASES = {"openai_base_url": "OPENAI_BASE_URL", "anthropic_base_url": "ANTHROPIC_BASE_URL"}
+ALIASES = {
+    "openai_base_url": "OPENAI_BASE_URL",
+    "anthropic_base_url": "ANTHROPIC_BASE_URL",
+    "suite_dirs": "KERNELWRIGHT_SUITES",
+}
 
-KEYS_GO_TO = frozenset(ALIASES)  # settings that say where keys are sent
+KEYS_GO_TO = frozenset({"openai_base_url", "anthropic_base_url"})  # settings that say where keys are sent
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from kernelwright.datasets._lint_records import LintRecords
     from kernelwright.datasets._operators import operator_category, operators_of
+    from kernelwright.datasets._sizes import parse_sizes, resized, sizes_in_words
     from kernelwright.datasets._suites import (
         DEMO_PROBLEMS,
         Suite,
@@ -56,7 +57,10 @@ __all__ = [
     "operator_category",
     "operators_of",
     "parse_problem",
+    "parse_sizes",
     "problem_from_module",
+    "resized",
+    "sizes_in_words",
     "suites",
 ]
 
@@ -75,6 +79,7 @@ _HOMES = {
     ),
     "_lint_records": ("LintRecords",),
     "_operators": ("operator_category", "operators_of"),
+    "_sizes": ("parse_sizes", "resized", "sizes_in_words"),
     "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
     "_variants": ("choose_variant", "every_variant", "no_variant"),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +25,7 @@ _RANDOM = re.compile(
 )
 _NO_RULE_NAME = re.compile(r"[^a-z0-9-]")
 _MAX_FINDINGS = 64
+_DOWNLOADS = ("from_pretrained", "load_state_dict_from_url", "hf_hub_download", "snapshot_download")
 _FAILING = ("error", "warning")  # severities, worst first, that make a problem fail
 
 
@@ -223,6 +226,38 @@ def _heavy_ops(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
             yield LintFinding(rule="heavy-op-name", severity="warning", message=message)
 
 
+def _needs_packages(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    """Packages that it imports and that are not here; their names are looked up, and nothing is imported."""
+    told: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+        else:
+            continue
+        for name in dict.fromkeys(full.partition(".")[0] for full in names):
+            if name not in told and not _is_here(name):
+                told.add(name)
+                message = f"needs the package {name}, which is not installed"
+                yield LintFinding(rule="needs-package", severity="error", message=message, line=node.lineno)
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+def _needs_weights(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _DOWNLOADS:
+            message = f"{node.attr} fetches a model when the problem is made, and workers have no network"
+            yield LintFinding(rule="needs-weights", severity="error", message=message, line=node.lineno)
+            return
+
+
 def _names(node: ast.expr) -> set[str]:
     """Names that evaluating an expression reads (what a lambda in it reads, is read later)."""
     found: set[str] = set()
@@ -241,6 +276,8 @@ _STATIC_RULES: tuple[Callable[[Problem, ast.Module], Iterator[LintFinding]], ...
     _frozen_constants,
     _heavy_ops,
     _metadata,
+    _needs_packages,
+    _needs_weights,
     _random_forward,
     _unused_inputs,
     _unused_variants,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, overload
 
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.datasets._lint import LintFinding
+from kernelwright.datasets._sizes import parse_sizes, resized
 from kernelwright.datasets._variants import no_variant
+from kernelwright.datasets.loaders import Entry, Loader, loader_of
+from kernelwright.datasets.loaders._base import read_text
 from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.records import VARIANT_MARK, Problem
 
@@ -29,33 +33,7 @@ DEMO_PROBLEMS: tuple[str, ...] = (
     "kernelwright/level3/attention_block",
 )
 
-_LEVEL = re.compile(r"level_?(\d+)$", re.IGNORECASE)
-_NUMBERED = re.compile(r"(\d+)_(.+)$")
-
-
-class Entry(NamedTuple):
-    """One problem file of a suite, not yet read."""
-
-    suite: str
-    level: int
-    number: int | None
-    name: str
-    path: Path
-
-    @property
-    def id(self) -> str:
-        return f"{self.suite}/level{self.level}/{self.name}"
-
-    def read(self) -> Problem:
-        return parse_problem(
-            _read_text(self.path),
-            id=self.id,
-            suite=self.suite,
-            level=self.level,
-            name=self.name,
-            number=self.number,
-            path=str(self.path),
-        )
+_NAME = re.compile(r"[\w(][^\0-\x1f\x7f@/\\]*")  # what a part of an id may be
 
 
 class UnreadableProblem(NamedTuple):
@@ -96,13 +74,13 @@ class Suite(Sequence[Problem]):
 def suites(suite_dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     """Names of all suites, sorted: the built-in ones and those of ``suite_dirs``.
 
-    A folder in ``suite_dirs`` is a suite where it has ``level1``, ``level2``... folders; otherwise its subfolders that
-    have them are.
+    A folder in ``suite_dirs`` is a suite where a loader knows its layout (see ``datasets/loaders``); otherwise those of
+    its subfolders are that one knows.
 
     Raises:
         UsageError: a folder is missing or holds no suite, or two suites share a name.
     """
-    return tuple(sorted(_suite_folders(suite_dirs)))
+    return tuple(sorted(_suites(suite_dirs)))
 
 
 def load_suite(name: str = "kernelwright", level: int | None = None, suite_dirs: Sequence[Path] = ()) -> Suite:
@@ -113,32 +91,46 @@ def load_suite(name: str = "kernelwright", level: int | None = None, suite_dirs:
     Raises:
         UsageError: no such suite or level.
     """
-    folders = _suite_folders(suite_dirs)
-    if name not in folders:
-        raise UsageError(f"no suite named {name}", hint=_suggest(name, folders), name=name)
-    entries = sorted(_entries(name, folders[name]), key=_order)
+    found = _suites(suite_dirs)
+    if name not in found:
+        raise UsageError(f"no suite named {name}", hint=_suggest(name, found), name=name)
+    entries = sorted(_entries(name, *found[name]), key=_order)
     levels = sorted({entry.level for entry in entries})
     if level is not None and level not in levels:
         listed = ", ".join(map(str, levels))
         raise UsageError(f"suite {name} has no level {level}", hint=f"its levels are {listed}", level=level)
     problems: list[Problem] = []
     broken: list[UnreadableProblem] = []
+    by_id: dict[str, Entry] = {}
     for entry in entries:
         if level not in (None, entry.level):
             continue
         try:
+            _check_name(entry, by_id)
             problems.append(entry.read())
         except (InvalidReferenceError, UsageError) as error:
             broken.append(UnreadableProblem(entry.id, entry.number, str(entry.path), error))
     return Suite(problems, broken)
 
 
+def _check_name(entry: Entry, by_id: dict[str, Entry]) -> None:
+    """Raises :class:`UsageError` where another problem has the name, or no id can have it."""
+    if not _NAME.fullmatch(entry.name):
+        message = f"{str(entry.path)!r}: no problem can be named {entry.name!r}"
+        raise UsageError(message, hint="rename the file: letters, digits, and _ - . + ( )")
+    first = by_id.setdefault(entry.id, entry)
+    if first is not entry:
+        message = f"{entry.path}: {first.path.name} is named {entry.id} as well"
+        raise UsageError(message, hint="rename one of the two files")
+
+
 def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
     """The problem that ``ref`` names.
 
-    ``ref`` is ``suite/level1/name``, ``suite/level1/3`` or ``suite/1/name`` (the suite may be left out), a bare name
+    ``ref`` is ``suite/level1/name``, ``suite/level1/3`` or ``suite/1/name`` (the suite may be left out; of some suites
+    the middle part is a category), a bare name
     that only one problem has, or a path to a reference ``.py`` file. With ``@2`` behind it, the variant with that
-    number is the one that is timed.
+    number is the one that is timed; with ``@batch_size=16,dim=64``, constants of its file have those values.
 
     Raises:
         UsageError: nothing, or more than one problem, has that name; the hint lists near ones. Or it has no such
@@ -150,13 +142,15 @@ def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
         return parse_problem(
             _read_text(path), id=f"file/{path.stem}", suite="file", level=0, name=path.stem, path=str(path.resolve())
         )
-    entries = [entry for suite, folder in _suite_folders(suite_dirs).items() for entry in _entries(suite, folder)]
+    entries = [entry for name, found in _suites(suite_dirs).items() for entry in _entries(name, *found)]
     matches = [entry for entry in entries if _matches(entry, ref)]
     if len(matches) == 1:
         return matches[0].read()
-    name, mark, number = ref.rpartition(VARIANT_MARK)
-    if mark and number.isdecimal() and not matches:
-        return _at_variant(find_problem(name, suite_dirs), int(number))
+    name, mark, wanted = ref.rpartition(VARIANT_MARK)
+    if mark and not matches and wanted.isdecimal():
+        return _at_variant(find_problem(name, suite_dirs), int(wanted))
+    if mark and not matches and "=" in wanted:
+        return resized(find_problem(name, suite_dirs), parse_sizes(wanted))
     if matches:
         listed = ", ".join(entry.id for entry in sorted(matches, key=_order))
         raise UsageError(f"more than one problem is named {ref}", hint=f"give one of: {listed}", ref=ref)
@@ -171,17 +165,21 @@ def _at_variant(problem: Problem, number: int) -> Problem:
     return problem.at_variant(number)
 
 
-def _suite_folders(suite_dirs: Sequence[Path]) -> dict[str, Path]:
-    folders: dict[str, Path] = {}
-    for folder in _candidate_folders(suite_dirs):
-        if folder.name in folders:
-            both = f"{folders[folder.name]} and {folder}"
-            raise UsageError(f"two suites are named {folder.name}: {both}", hint="rename one of the folders")
-        folders[folder.name] = folder
-    return folders
+def _suites(suite_dirs: Sequence[Path]) -> dict[str, tuple[Path, Loader]]:
+    """Folder and loader of each suite, by its name."""
+    found: dict[str, tuple[Path, Loader]] = {}
+    for folder, loader in _candidates(suite_dirs):
+        name = loader.name or folder.name
+        if name in found:
+            raise UsageError(
+                f"two suites are named {name}: {found[name][0]} and {folder}",
+                hint="rename one of the folders, or leave it out",
+            )
+        found[name] = folder, loader
+    return found
 
 
-def _candidate_folders(suite_dirs: Sequence[Path]) -> Iterator[Path]:
+def _candidates(suite_dirs: Sequence[Path]) -> Iterator[tuple[Path, Loader]]:
     seen: set[Path] = set()
     for given in (BUILT_IN, *suite_dirs):
         folder = Path(given).resolve()
@@ -190,31 +188,33 @@ def _candidate_folders(suite_dirs: Sequence[Path]) -> Iterator[Path]:
         seen.add(folder)
         if not folder.is_dir():
             raise UsageError(f"no such suite folder: {given}", hint="give a folder that has level1, level2, ...")
-        found = [folder] if _has_levels(folder) else [f for f in sorted(folder.iterdir()) if _has_levels(f)]
-        if not found:
+        try:
+            found = [(inner, loader_of(inner)) for inner in (folder, *sorted(folder.iterdir()))]
+        except OSError as error:
+            raise UsageError(f"cannot read the suite folder {given}: {error}", hint="give a readable folder") from None
+        known = [(inner, loader) for inner, loader in found if loader is not None]
+        if not known:
             raise UsageError(f"{given} holds no suite", hint="put problem files NN_name.py into level1, level2, ...")
-        yield from found
+        yield from known[:1] if known[0][0] == folder else known
 
 
-def _has_levels(folder: Path) -> bool:
-    return folder.is_dir() and any(_LEVEL.match(f.name) and f.is_dir() for f in folder.iterdir())
+def _entries(suite: str, folder: Path, loader: Loader) -> list[Entry]:
+    """What a suite holds. Where two problems of a group have one name, their numbers are part of it."""
+    try:
+        entries = list(loader.entries(suite, folder))
+    except OSError as error:
+        raise UsageError(f"cannot read the suite {suite}: {error}", hint="give a readable folder") from None
+    count = Counter(entry.id for entry in entries)
+    return [
+        entry._replace(name=f"{entry.number}_{entry.name}")
+        if count[entry.id] > 1 and entry.number is not None
+        else entry
+        for entry in entries
+    ]
 
 
-def _entries(suite: str, folder: Path) -> Iterator[Entry]:
-    for level_folder in sorted(folder.iterdir()):
-        level = _LEVEL.match(level_folder.name)
-        if level is None or not level_folder.is_dir():
-            continue
-        for path in sorted(level_folder.glob("*.py")):
-            if path.name.startswith("_"):
-                continue
-            numbered = _NUMBERED.match(path.stem)
-            number, name = (int(numbered[1]), numbered[2]) if numbered else (None, path.stem)
-            yield Entry(suite, int(level[1]), number, name, path)
-
-
-def _order(entry: Entry) -> tuple[str, int, float, str]:
-    return entry.suite, entry.level, float("inf") if entry.number is None else entry.number, entry.name
+def _order(entry: Entry) -> tuple[str, int, str, float, str]:
+    return entry.suite, entry.level, entry.group, float("inf") if entry.number is None else entry.number, entry.name
 
 
 def _matches(entry: Entry, ref: str) -> bool:
@@ -222,14 +222,14 @@ def _matches(entry: Entry, ref: str) -> bool:
     names = {entry.name, entry.path.stem}
     if parents and entry.number is not None:
         names.add(str(entry.number))
-    levels = {f"level{entry.level}", str(entry.level)}
+    groups = {entry.group, str(entry.level)} if entry.group == f"level{entry.level}" else {entry.group}
     match parents:
         case []:
             return last in names
-        case [level]:
-            return last in names and level in levels
-        case [suite, level]:
-            return last in names and level in levels and suite == entry.suite
+        case [group]:
+            return last in names and group in groups
+        case [suite, group]:
+            return last in names and group in groups and suite == entry.suite
         case _:
             return False
 
@@ -249,12 +249,9 @@ def _suggest_problem(ref: str, entries: Sequence[Entry]) -> str:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", hint=_near_files(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", hint="give a readable UTF-8 Python file") from None
+    if not path.exists():
+        raise UsageError(f"no such file: {path}", hint=_near_files(path))
+    return read_text(path)
 
 
 def _near_files(path: Path) -> str:

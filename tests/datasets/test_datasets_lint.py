@@ -57,6 +57,34 @@ def run(source: str) -> dict[str, LintFinding]:
     return {finding.rule: finding for finding in findings_of(parsed(source))}
 
 
+@pytest.mark.parametrize(
+    ("line", "rule", "message"),
+    [
+        ("import a_package_of_nobody.inner as inner", "needs-package", "needs the package a_package_of_nobody"),
+        ("from a_package_of_nobody import inner", "needs-package", "needs the package a_package_of_nobody"),
+        (
+            "\ndef late():\n    import a_package_of_nobody",
+            "needs-package",
+            "a_package_of_nobody, which is not installed",
+        ),
+        (
+            "NET = torch.hub.load_state_dict_from_url('https://nowhere')",
+            "needs-weights",
+            "load_state_dict_from_url fetches",
+        ),
+    ],
+)
+def test_what_cannot_run_on_this_machine_is_said_without_running_it(well, line, rule, message):
+    (finding,) = [f for f in lint_static(parsed(f"{well}\n{line}\n")) if f.severity == "error"]
+    assert finding.rule == rule
+    assert message in finding.message
+
+
+def test_packages_that_are_here_are_not_missed(well):
+    lines = "import os.path\nimport numpy as np\nfrom torch.nn import functional\n"
+    assert "needs-package" not in lint_rules(lint_static(parsed(lines + well)))
+
+
 def test_a_sound_problem_is_clean(well):
     assert run(well) == {}
 

@@ -1,0 +1,132 @@
+"""The same problem in other sizes: constants of its file set to other values, so that a small machine can run it.
+
+The text itself is changed, not what a variant sets: a constant that is computed from another one follows. The sizes are
+part of the problem's id (``KernelBench/level1/softmax@batch_size=16``), so that nothing takes its results for those of
+the problem as it was written.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from kernelwright.datasets._contract import parse_problem
+from kernelwright.errors import UsageError
+from kernelwright.records import VARIANT_MARK, KnobValue, Problem
+
+
+def resized(problem: Problem, sizes: Mapping[str, KnobValue]) -> Problem:
+    """A problem with constants of its file set to other values; itself where ``sizes`` is empty.
+
+    Variants that set one of them keep what they set besides. The variant that is timed is the first one again.
+
+    Raises:
+        UsageError: the file has no such constant, or one of another kind.
+        InvalidReferenceError: the changed file breaks the contract.
+    """
+    if not sizes:
+        return problem
+    declared = problem.declared
+    source = declared.source
+    for name, value in sizes.items():
+        source = _with(source, declared, name, value)
+    known_as, _, before = declared.id.partition(VARIANT_MARK)
+    told = {**parse_sizes(before), **sizes} if before else dict(sizes)
+    made = parse_problem(
+        source,
+        id=f"{known_as}{VARIANT_MARK}{sizes_in_words(told)}",
+        suite=declared.suite,
+        level=declared.level,
+        name=declared.name,
+        number=declared.number,
+        path=declared.path,
+    )
+    variants = {
+        kind: tuple(dict.fromkeys(_items({**one, **{n: v for n, v in sizes.items() if n in one}}) for one in several))
+        for kind, several in made.meta.variants.items()
+    }
+    meta = made.meta.model_copy(update={"variants": {k: tuple(dict(one) for one in v) for k, v in variants.items()}})
+    return made.model_copy(update={"meta": meta})
+
+
+def parse_sizes(text: str) -> dict[str, KnobValue]:
+    """What ``batch_size=16,dim=64`` sets.
+
+    Raises:
+        UsageError: it is not of this form.
+    """
+    found: dict[str, KnobValue] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name.isidentifier() and equals and value):
+            raise UsageError(f"not a size: {part!r}", hint="write NAME=VALUE,NAME=VALUE, such as batch_size=16,dim=64")
+        found[name] = _value(value)
+    return found
+
+
+def sizes_in_words(sizes: Mapping[str, KnobValue]) -> str:
+    """``batch_size=16,dim=64``, in the order of the names."""
+    return ",".join(f"{name}={sizes[name]}" for name in sorted(sizes))
+
+
+def _value(text: str) -> KnobValue:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+    return value if isinstance(value, (int, float, bool, str)) else text
+
+
+def _items(variant: Mapping[str, KnobValue]) -> tuple[tuple[str, KnobValue], ...]:
+    return tuple(variant.items())
+
+
+def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
+    """The text with every module-level assignment of a constant changed."""
+    nodes = [node for target, node in _assigned(ast.parse(source)) if target == name]
+    if not nodes or name == "PROBLEM":
+        known = sorted({target for target, node in _assigned(ast.parse(source)) if _is_number(node)})
+        hint = f"its constants are: {', '.join(known)}" if known else "it has no constants that are numbers"
+        raise UsageError(f"{problem.id} has no constant {name}", hint=hint, name=name)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) != isinstance(value, str):
+            kind = type(node.value).__name__
+            raise UsageError(
+                f"{problem.id}: {name} is of type {kind}, not {type(value).__name__}", hint=f"give a {kind}"
+            )
+    lines = source.splitlines(keepends=True)
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()
+        after = last[node.end_col_offset :]
+        blank = b"\n" * (node.end_lineno - node.lineno)  # what follows keeps its line
+        text = first[: node.col_offset] + repr(value).encode() + after + blank
+        lines[node.lineno - 1 : node.end_lineno] = [text.decode()]
+    return "".join(lines)
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names that are assigned at module level, each with the expression that it gets."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        elif isinstance(node, ast.Assign):
+            targets = list(node.targets)
+        else:
+            continue
+        assert node.value is not None
+        for target in targets:
+            yield from _pairs(target, node.value)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        for inner, given in zip(target.elts, value.elts, strict=False):  # whether they fit, Python will say
+            yield from _pairs(inner, given)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
