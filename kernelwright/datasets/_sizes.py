@@ -109,10 +109,11 @@ def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Names that are assigned at module level, each with the expression that it gets."""
     for node in tree.body:
+        targets: list[ast.expr]
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             targets = [node.target]
         elif isinstance(node, ast.Assign):
-            targets = list(node.targets)
+            targets = node.targets
         else:
             continue
         assert node.value is not None
