@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Look = Callable[[Problem], tuple[LintFinding, ...]]
 
 EXIT_WEAK = 1
+_NAMED = 3  # problems in a line under the table
 
 suite_dir_option = click.option(
     "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites."
@@ -63,8 +64,21 @@ def list_problems(common: Common, suite: str | None, level: int | None, suite_di
         "broken": [_listed_fault(fault) for fault in broken],
     }
     reasons = [f"{fault.id}: {fault.error}" for fault in broken]
-    common.show(data, made, *map(escape, [*reasons, *explanations(lints)]))
+    common.show(data, made, *map(escape, [*reasons, *_hindrances(lints), *explanations(lints)]))
     return EXIT_WEAK if broken else 0
+
+
+def _hindrances(lints: Mapping[str, Sequence[LintFinding]]) -> list[str]:
+    """Why problems cannot be used here, each reason once with the problems that have it."""
+    by_reason: dict[str, list[str]] = {}
+    for name, findings in lints.items():
+        for finding in findings:
+            if finding.severity == "error":
+                by_reason.setdefault(f"{finding.rule}: {finding.message}", []).append(name)
+    return [
+        f"{reason}: {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
+        for reason, names in by_reason.items()
+    ]
 
 
 def _listed(problem: Problem, findings: Sequence[LintFinding]) -> dict[str, object]:
@@ -75,6 +89,7 @@ def _listed(problem: Problem, findings: Sequence[LintFinding]) -> dict[str, obje
         "dtype": problem.meta.dtype,
         "title": problem.meta.title,
         "sha256": problem.sha256,
+        "errors": [f"{finding.rule}: {finding.message}" for finding in findings if finding.severity == "error"],
     }
     return with_rules(row, findings)
 

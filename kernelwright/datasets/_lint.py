@@ -148,7 +148,10 @@ def _metadata(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
         return
     line = module_constants(tree)["PROBLEM"].lineno
     forward = find_forward(tree)
-    if forward is not None and forward.args.vararg is None:
+    if not meta.inputs:
+        message = "no input has a declared domain: only get_inputs makes its data"
+        yield LintFinding(rule="no-domains", severity="info", message=message, line=line)
+    elif forward is not None and forward.args.vararg is None:
         for argument in (*forward.args.posonlyargs, *forward.args.args)[1:]:
             if argument.arg not in meta.inputs:
                 message = f"input {argument.arg} has no declared domain: only get_inputs makes its data"

@@ -182,6 +182,18 @@ def test_a_problem_that_could_not_be_run_is_listed_so(terminal, files, suite, sa
     assert wrong["lint"] == ["unused-input", "invalid-reference"]
 
 
+def test_the_list_says_what_cannot_run_here_and_why(terminal, suite):
+    sound = (suite / "01_sound.py").read_text()
+    for number in range(4, 9):
+        (suite / f"0{number}_late.py").write_text(f"{sound}\nimport a_package_of_nobody\n")
+    where = ("--suite", "mine", "--suite-dir", suite.parent)
+    rows = terminal.json("problems", "list", *where)["problems"]
+    said = "needs-package: needs the package a_package_of_nobody, which is not installed"
+    assert [row["errors"] for row in rows] == [[]] * 3 + [[said]] * 5
+    text = " ".join(terminal("problems", "list", *where).stdout.split())
+    assert f"{said}: mine/level1/4_late, mine/level1/5_late, mine/level1/6_late and 2 more" in text
+
+
 def test_the_built_in_suite_reads_clean(terminal):
     data = terminal.json("problems", "lint", "--suite", "kernelwright", "--static")
     assert len(data["problems"]) == 30

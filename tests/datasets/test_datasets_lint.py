@@ -92,7 +92,7 @@ def test_a_sound_problem_is_clean(well):
 STATIC = [
     ("ROWS = 40\n", "ROWS = 40\nSHAPE = (ROWS, 2)\n", "frozen-constant", "error", "SHAPE = (ROWS"),
     ("def get_inputs():", "def get_inputs(rows=ROWS):", "frozen-constant", "error", "def get_inputs"),
-    ('"x": {"fill": "normal", "low": "-inf", "high": "inf"}', "", "undeclared-input", "warning", "def forward"),
+    ('"x": {"fill": "normal", "low": "-inf", "high": "inf"}', "", "no-domains", "info", "PROBLEM = {"),
     ("def forward(self, x)", "def forward(self, x, y=None)", "unused-input", "error", "def forward"),
     ('            {"ROWS": 3, "FEATURES": 5},\n', "", "single-variant", "info", "PROBLEM"),
     ('{"ROWS": 3, "FEATURES": 5}', '{"ROWS": 40, "FEATURES": 60}', "repeated-variant", "warning", "PROBLEM"),
