@@ -30,6 +30,7 @@ FLOORS = {
     "evolution": 4,
     "rl": 4,
     "campaign": 5,
+    "bench": 6,
     "leaderboard": 6,
     "mcp": 6,
     "cli": 7,

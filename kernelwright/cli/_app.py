@@ -29,6 +29,7 @@ class CommandHome(NamedTuple):
 
 
 COMMANDS = {
+    "bench": CommandHome("_bench:bench", "KernelBench-style evaluation: figures of runs, in its own files."),
     "compare": CommandHome("_compare:compare", "Two runs side by side, and whether they differ by more than noise."),
     "config": CommandHome("_config:config", "Show the settings and where each came from."),
     "doctor": CommandHome("_doctor:doctor", "Say what this machine can do, and what is missing."),

@@ -1,0 +1,259 @@
+"""KernelBench's files: a run's folder of kernels with ``eval_results.json``, and the times of baselines.
+
+KernelBench: A. Ouyang et al., "KernelBench: Can LLMs write efficient GPU kernels?" (arXiv 2502.10517). What its own
+evaluation wrote is kept as it is, entry by entry, so that what is written again equals what was read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+from kernelwright.bench._outcomes import Outcome
+from kernelwright.errors import UsageError
+from kernelwright.evaluator import Result, fast_p, geometric_mean
+from kernelwright.records import Record
+
+RESULTS = "eval_results.json"
+_KERNEL = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+_NUMBERED = re.compile(r"(\d+)_")
+_MAX_BYTES = 256_000_000
+_MAX_KERNEL_BYTES = 8_000_000
+_THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)  # of its scripts/benchmark_eval_analysis.py
+
+
+class Slot(NamedTuple):
+    """Which sample of which problem."""
+
+    problem: int
+    sample: int
+
+
+class KernelBenchRun(NamedTuple):
+    """A run's folder.
+
+    Attributes:
+        level: of its problems; None where neither a kernel's name nor anybody else says.
+        kernels: source by slot.
+        entries: of ``eval_results.json``, by slot, each as it was read.
+    """
+
+    level: int | None
+    kernels: Mapping[Slot, str]
+    entries: Mapping[Slot, Mapping[str, Any]]
+
+    def outcomes(self, baselines: Mapping[str, Mapping[int, float]], level: int) -> list[Outcome]:
+        """What KernelBench's evaluation said of each sample.
+
+        Args:
+            baselines: milliseconds by the baseline's name and the problem's number.
+        """
+        found = []
+        for slot, entry in sorted(self.entries.items()):
+            runtime = _runtime(entry)
+            times = {name: known[slot.problem] for name, known in baselines.items() if slot.problem in known}
+            correct = bool(entry.get("correctness"))
+            speedups = {name: time / runtime for name, time in times.items()} if correct and runtime else {}
+            compiled = bool(entry.get("compiled"))
+            status = "PASSED" if correct else "INCORRECT" if compiled else "COMPILE_ERROR"
+            found.append(
+                Outcome(
+                    problem_name(slot.problem), level, "other", slot.sample, compiled, correct, speedups, status=status
+                )
+            )
+        return found
+
+
+class KernelBenchFigures(Record):
+    """What KernelBench's own analysis prints of a run and one baseline; only samples with number 0 count there.
+
+    Attributes:
+        problems: of the level. ``compiled`` and ``correct``: how many of them.
+        aligned: problems of which the baseline's time is known, over which fast_p is taken.
+        geometric_mean: of the speedups of the correct ones; 0 where there is none.
+        fast_p: by p.
+    """
+
+    problems: int
+    compiled: int
+    correct: int
+    aligned: int
+    geometric_mean: float
+    fast_p: Mapping[str, float]
+
+
+def problem_name(number: int) -> str:
+    """What a problem is called of which only the number is known."""
+    return f"problem {number}"
+
+
+def read_run(folder: Path) -> KernelBenchRun:
+    """A run's folder: kernels, results, or both.
+
+    Raises:
+        UsageError: it is no such folder, holds kernels of several levels, or a file in it cannot be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"no such folder: {folder}", hint="give the folder of a KernelBench run")
+    kernels: dict[tuple[int, Slot], str] = {}
+    for path in sorted(folder.iterdir()):
+        if named := _KERNEL.fullmatch(path.name):
+            level, problem, sample = map(int, named.groups())
+            kernels[level, Slot(problem, sample)] = _text(path, _MAX_KERNEL_BYTES)
+    levels = sorted({level for level, _ in kernels})
+    if len(levels) > 1:
+        told = " and ".join(map(str, levels))
+        raise UsageError(f"{folder} holds kernels of levels {told}", hint="give one folder for each level")
+    results = folder / RESULTS
+    entries = read_results(results) if results.exists() else {}
+    if not kernels and not entries:
+        hint = f"a run has {RESULTS}, or files level_1_problem_2_sample_0_kernel.py"
+        raise UsageError(f"{folder} holds no KernelBench run", hint=hint)
+    return KernelBenchRun(levels[0] if levels else None, {slot: text for (_, slot), text in kernels.items()}, entries)
+
+
+def write_run(folder: Path, run: KernelBenchRun) -> None:
+    """Write kernels and results into a folder, which is made where it is missing; other files in it stay.
+
+    Raises:
+        UsageError: kernels have no level, or the folder cannot be written.
+    """
+    if run.kernels and run.level is None:
+        raise UsageError("KernelBench names kernels by their level, which is not known", hint="give the level")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for slot, source in run.kernels.items():
+            name = f"level_{run.level}_problem_{slot.problem}_sample_{slot.sample}_kernel.py"
+            (folder / name).write_bytes(source.encode())
+        if run.entries:
+            _replace(folder / RESULTS, json.dumps(results_json(run.entries), indent=4))
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error}", hint="give a folder that can be written") from None
+
+
+def read_results(path: Path) -> dict[Slot, Mapping[str, Any]]:
+    """An ``eval_results.json``: entries by problem and sample.
+
+    Both forms are read: a list of samples for each problem, and one entry for each, as older versions wrote.
+
+    Raises:
+        UsageError: the file is missing or malformed; the message names the problem at fault.
+    """
+    data = _json(path)
+    if not isinstance(data, dict):
+        raise _malformed(path, "it is no object of problems")
+    found: dict[Slot, Mapping[str, Any]] = {}
+    for key, value in data.items():
+        if not key.isdecimal():
+            raise _malformed(path, f"{key[:40]!r} is no number of a problem")
+        for entry in value if isinstance(value, list) else [value]:
+            if not isinstance(entry, dict) or not isinstance(sample := entry.get("sample_id", 0), int):
+                raise _malformed(path, f"problem {key} has an entry that is no result")
+            slot = Slot(int(key), sample)
+            if slot in found:
+                raise _malformed(path, f"problem {key} has sample {sample} twice")
+            found[slot] = entry
+    return found
+
+
+def results_json(entries: Mapping[Slot, Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """What an ``eval_results.json`` of these entries holds, by problem and sample in ascending order."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for slot, entry in sorted(entries.items(), key=lambda item: item[0]):
+        found.setdefault(str(slot.problem), []).append(entry)
+    return found
+
+
+def read_baseline(path: Path, level: int) -> dict[int, float]:
+    """Mean milliseconds of a baseline, by problem's number: ``results/timing/HARDWARE/BASELINE.json``.
+
+    Raises:
+        UsageError: the file is missing or malformed, or has nothing of that level.
+    """
+    data = _json(path)
+    problems = data.get(f"level{level}") if isinstance(data, dict) else None
+    if not isinstance(problems, dict):
+        raise _malformed(path, f"it has no level{level}")
+    found = {}
+    for name, entry in problems.items():
+        number = _NUMBERED.match(name)
+        mean = entry.get("mean") if isinstance(entry, dict) else None
+        if number is None or not _is_time(mean):
+            raise _malformed(path, f"{name[:60]!r} has no number, or no mean in milliseconds")
+        found[int(number[1])] = float(mean)
+    return found
+
+
+def kernelbench_figures(
+    entries: Mapping[Slot, Mapping[str, Any]], baseline: Mapping[int, float], problems: Iterable[int]
+) -> KernelBenchFigures:
+    """The figures of KernelBench's ``benchmark_eval_analysis.py`` and ``score.py``.
+
+    Rates of compiled and correct problems are over all of the level, fast_p over those that the baseline has.
+
+    Raises:
+        ValueError: there are no problems.
+    """
+    numbers = sorted(set(problems))
+    if not numbers:
+        raise ValueError("the figures of a level need its problems")
+    first = {number: entries.get(Slot(number, 0), {}) for number in numbers}
+    aligned = [number for number in numbers if number in baseline]
+    results = [_result(first[number], baseline[number]) for number in aligned]
+    speedups = [result.speedup for result in results if result.speedup is not None]
+    return KernelBenchFigures(
+        problems=len(numbers),
+        compiled=sum(bool(entry.get("compiled")) for entry in first.values()),
+        correct=sum(bool(entry.get("correctness")) for entry in first.values()),
+        aligned=len(aligned),
+        geometric_mean=geometric_mean(speedups) if speedups else 0.0,
+        fast_p={f"{p:g}": fast_p(results, p) if results else 0.0 for p in _THRESHOLDS},
+    )
+
+
+def _result(entry: Mapping[str, Any], baseline_ms: float) -> Result:
+    runtime = _runtime(entry)
+    correct = bool(entry.get("correctness"))
+    return Result(correct, baseline_ms / runtime if correct and runtime else None)
+
+
+def _runtime(entry: Mapping[str, Any]) -> float | None:
+    """Milliseconds; None where it was not timed, which is written as -1."""
+    runtime = entry.get("runtime")
+    return float(runtime) if _is_time(runtime) else None
+
+
+def _is_time(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_text(path, _MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise _malformed(path, f"it is no JSON: {error}") from None
+
+
+def _text(path: Path, most: int) -> str:
+    try:
+        if path.stat().st_size > most:
+            raise UsageError(f"{path} is larger than {most / 1e6:.0f} MB", hint="leave it out")
+        return path.read_bytes().decode()  # a kernel's line ends are part of it
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", hint="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}", hint="give a readable UTF-8 file") from None
+
+
+def _malformed(path: Path, message: str) -> UsageError:
+    return UsageError(f"{path} is malformed: {message}", hint="give a file that KernelBench's scripts wrote")
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
