@@ -389,8 +389,11 @@ def test_threads_that_start_while_it_samples(observe):
 
 
 def test_threads_that_live_for_a_moment(observe):
-    """Each spins for about 20 us; what starts them then calculates in Python for about as long as both and all else."""
-    assert 0.4 < observe("moments").own < 0.8
+    """Each spins for about 20 us; what starts them then calculates in Python for about as long as both and all else.
+
+    Sampled only where they happen to be alive at two looks, their share is 0.2 at most.
+    """
+    assert 0.3 < observe("moments").own < 0.85
 
 
 def test_a_thread_that_waits_for_a_processor_does_not_run(observe, tracee):
