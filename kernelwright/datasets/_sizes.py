@@ -8,11 +8,14 @@ the problem as it was written.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.errors import UsageError
 from kernelwright.records import VARIANT_MARK, KnobValue, Problem
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what Python counts as one; str.splitlines sees more
 
 
 def resized(problem: Problem, sizes: Mapping[str, KnobValue]) -> Problem:
@@ -94,7 +97,7 @@ def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
             raise UsageError(
                 f"{problem.id}: {name} is of type {kind}, not {type(value).__name__}", hint=f"give a {kind}"
             )
-    lines = source.splitlines(keepends=True)
+    lines = _LINE.findall(source)
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None

@@ -357,8 +357,18 @@ def test_workloads_with_tensors_from_files_are_left_out(tmp_path):
             "float8_e4m3fn",
         ),
         (DEFINITION, (), "it has no workload"),
+        (
+            DEFINITION,
+            (3, {"workload": 3}, {"workload": {"axes": [1], "inputs": "x"}}),
+            "none of its workloads says all inputs",
+        ),
+        (
+            DEFINITION,
+            ({"workload": {"axes": {"rows": 2}, "inputs": {"eps": "1", "x": []}}},),
+            "none of its workloads says all inputs",
+        ),
         ({**DEFINITION, "inputs": {"x": 3}}, (), "input x has no shape"),
-        (DEFINITION, (workload(2, eps=EPS, x=FILE),), "all 1 workloads take tensors from files"),
+        (DEFINITION, (workload(2, eps=EPS, x=FILE),), "without tensors from files"),
     ],
 )
 def test_a_definition_that_cannot_be_judged_says_why(tmp_path, definition, workloads, said):

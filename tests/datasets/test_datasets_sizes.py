@@ -55,6 +55,13 @@ def test_constants_that_are_computed_from_another_one_follow():
     assert kept[-10:] == list(range(len(lines)))[-10:], "what follows stays on its line"
 
 
+def test_lines_are_those_that_python_counts():
+    odd = SOURCE.replace("import torch\n", 'import torch\n\f\nNAME = "a\u2028b\x85c"\r\n')
+    made = resized(problem(odd), {"batch_size": 2, "height": 1, "width": 3})
+    assert shapes(made) == ((2, 8, 1, 3), (2, 8, 1))
+    assert 'NAME = "a\u2028b\x85c"\r\n' in made.source
+
+
 def test_sizes_on_sizes_are_one_name():
     twice = resized(resized(problem(), {"channels": 1, "width": 9}), {"width": 2, "batch_size": 3, "height": 1})
     assert twice.id == "own/level1/sum@batch_size=3,channels=1,height=1,width=2"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.datasets.loaders._base import Entry, literal, parse_json, read_json, read_text, unusable
-from kernelwright.errors import InvalidReferenceError
+from kernelwright.errors import InvalidReferenceError, KernelwrightError
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _INTEGERS = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}  # drawn from -n to n - 1
@@ -70,9 +70,10 @@ def _group(path: Path) -> str:
     if path.parent.name != "definitions":
         return path.parent.name
     try:
-        kind = read_json(path).get("op_type")
-    except Exception:  # noqa: BLE001 - said when it is read
-        kind = None
+        data = read_json(path)
+    except KernelwrightError:  # said when it is read
+        data = None
+    kind = data.get("op_type") if isinstance(data, dict) else None
     return kind if isinstance(kind, str) and kind.isidentifier() else "definitions"
 
 
@@ -153,19 +154,19 @@ def _workloads(path: Path, variable: list[str], inputs: Mapping[str, Any]) -> li
     home = next(folder for folder in path.parents if folder.name == "definitions").parent / "workloads"
     files = sorted(home.rglob(f"{path.stem}.jsonl")) if home.is_dir() else []
     found: list[dict[str, Any]] = []
-    from_files = 0
+    unsaid = 0
     for file in files:
         for number, line in enumerate(read_text(file).splitlines(), 1):
             if line.strip():
                 told = _workload(parse_json(line, file, number), variable, inputs)
-                from_files += told is None
+                unsaid += told is None
                 if told is not None and told not in found:
                     found.append(told)
     if not found and not files and not variable and all(spec.get("shape") is not None for spec in inputs.values()):
         return [{}]
     if not found:
-        why = f"all {from_files} workloads take tensors from files" if from_files else "it has no workload"
-        raise unusable(path, f"{why}, and nothing else says what its inputs are", "add a workload with random inputs")
+        why = "none of its workloads says all inputs, without tensors from files" if unsaid else "it has no workload"
+        raise unusable(path, why, "add a workload with random inputs")
     return found[:_MOST_VARIANTS]
 
 
@@ -174,12 +175,12 @@ def _workload(trace: Any, variable: list[str], inputs: Mapping[str, Any]) -> dic
     workload = trace.get("workload") if isinstance(trace, dict) else None
     if not isinstance(workload, dict):
         return None
-    axes, given = workload.get("axes") or {}, workload.get("inputs") or {}
+    axes, given = (found if isinstance(found := workload.get(part), dict) else {} for part in ("axes", "inputs"))
     if not all(isinstance(axes.get(name), int) for name in variable):
         return None
     told: dict[str, Any] = {name: axes[name] for name in variable}
     for name, spec in inputs.items():
-        source = given.get(name) or {}
+        source = found if isinstance(found := given.get(name), dict) else {}
         if source.get("type") == "safetensors":
             return None
         if spec.get("shape") is None:
