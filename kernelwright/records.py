@@ -184,6 +184,7 @@ class ProblemMeta(Record):
     another one is asked for, see :meth:`Problem.at_variant`), the others are checked as well. ``inputs`` is keyed by
     the parameter names of ``Model.forward``.
 
+    ``note`` says why the problem is not trivially gamed: what a kernel might leave out, and how that shows.
     ``backward``: a call is the forward and then the gradients of all float inputs and parameters. ``randomness`` says
     how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, for
     both sides alike) or ``distribution`` (the candidate may draw as it likes; its distribution is tested).
@@ -191,6 +192,7 @@ class ProblemMeta(Record):
 
     title: str = ""
     category: str = "other"
+    note: str = ""
     dtype: str = "float32"
     mode: Literal["eval", "train"] = "eval"
     backward: bool = False
@@ -616,5 +618,6 @@ class RunConfig(Record):
     search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
     every_variant: bool = False  # its problems are all their variants: those too small to time are left alone
     tune: Mapping[str, Any] | None = None  # the plan of a search of one kernel's knobs; None where the run is none
+    bench: Mapping[str, Any] | None = None  # the plan of independent samples of each problem; None where it has none
     suite_dirs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}

@@ -75,8 +75,9 @@ class Builder:
         shape = self.broadcast([a.shape for a in args if isinstance(a, Value)])
         if dtype is None:
             dtype = "bool" if op in _BOOLEAN else self.promote(args[1:] if op == "where" else args)
-        if dtype not in self.rank:
-            raise Unsupported(f"dtype {dtype}")
+        for one in (dtype, *(a.dtype for a in args if isinstance(a, Value))):
+            if one not in self.rank:
+                raise Unsupported(f"dtype {one}")
         return self.make(op, args, shape, dtype, name)
 
     def promote(self, args: Sequence[Operand]) -> str:

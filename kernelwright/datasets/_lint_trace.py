@@ -26,6 +26,8 @@ _ALONG_DIM_NAMES = """
 _ALONG_DIM = frozenset(_ALONG_DIM_NAMES.split())  # dimensions are in the argument ``dim``; all of them without it
 _IDEMPOTENT_NAMES = "relu abs ceil floor round trunc sign clamp clamp_min clamp_max hardtanh triu tril sort"
 _IDEMPOTENT = frozenset(_IDEMPOTENT_NAMES.split())
+# These take a shape and a dtype from their input, and are where sums begin.
+_FILLS = frozenset({"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"})
 _INVOLUTIONS = frozenset({"neg", "logical_not", "bitwise_not", "reciprocal"})
 _NEEDLESS = frozenset({"relu", "abs", "mul", "div", "add", "sub"})  # where they change nothing
 _GUARDS = frozenset({"clamp", "clamp_min", "clamp_max", "hardtanh", "threshold", "masked_fill"})  # for other inputs
@@ -235,7 +237,7 @@ def _constants_only(call: Call, trace: Trace) -> tuple[str, str] | None:
 
 
 def _one_value(call: Call, trace: Trace) -> tuple[str, str] | None:
-    if "input" not in call.sources or not call.made or not call.unchanged:
+    if "input" not in call.sources or not call.made or not call.unchanged or call.name in _FILLS:
         return None
     y = call.made[0]
     if not y.is_floating_point() or y.numel() < MIN_ELEMENTS or y.min() != y.max():

@@ -18,6 +18,7 @@ __all__ = ["CATEGORIES", "Exemplar", "ExemplarChoice", "exemplar_for", "exemplar
 
 CATEGORIES: Final = (
     "pointwise", "reduction", "normalisation", "softmax", "loss", "gemm", "convolution", "pooling", "attention", "scan",
+    "irregular",
 )  # fmt: skip
 ExemplarChoice = Literal["category", "pointwise", "none"]
 _FOLDER = Path(__file__).with_name("exemplars")
@@ -31,6 +32,12 @@ _WORDS: Final = {
     "conv": "convolution",
     "loss": "loss",
     "scan": "scan",
+    "irregular": "irregular",
+    "segment": "irregular",
+    "scatter": "irregular",
+    "gather": "irregular",
+    "histogram": "irregular",
+    "sparse": "irregular",
     "cumsum": "scan",
     "cumprod": "scan",
     "reduc": "reduction",
@@ -48,6 +55,7 @@ _WORDS: Final = {
 _NEAREST: Final = {
     "loss": "reduction",
     "scan": "reduction",
+    "irregular": "reduction",
     "pooling": "reduction",
     "attention": "softmax",
     "convolution": "gemm",

@@ -20,8 +20,11 @@ _EXCERPT_WORDS = 16
 
 
 def version_of(problem: Problem) -> str:
-    """The name of a version of a problem by content, wherever its file lies: 16 hex digits."""
-    identity = problem.model_dump(mode="python", exclude={"path", "variant"})  # the id names a variant already
+    """The name of a version of a problem by content, wherever its file lies: 16 hex digits.
+
+    The id names a variant already, and a note changes nothing that is judged.
+    """
+    identity = problem.model_dump(mode="python", exclude={"path": True, "variant": True, "meta": {"note"}})
     return sha256_text(dump_json(identity, sort_keys=True))[:16]
 
 

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import pytest
 
+from kernelwright.codegen._capture import capture_entry
 from kernelwright.datasets import load_suite
 
 PROBLEMS = {p.id.removeprefix("kernelwright/"): p for p in load_suite("kernelwright")}
 
 
-@pytest.mark.parametrize("name", sorted(PROBLEMS))
+# What the generator has no kernel for, and leaves to torch altogether.
+LEFT_TO_TORCH = {
+    "level1/adaptive_avg_pool2d",
+    "level1/bfloat16_matmul",
+    "level1/binary_cross_entropy_with_logits",
+    "level1/conv1d_dilated",
+    "level1/conv3d",
+    "level1/conv_transpose2d",
+    "level1/cummax",
+    "level1/cumprod",
+    "level1/depthwise_conv2d",
+    "level1/instance_norm",
+    "level1/matvec",
+    "level1/max_pool3d",
+    "level1/segment_sum",
+    "level1/top_k",
+    "level1/upsample_bilinear2d",
+    "level2/cross_entropy_backward",
+    "level2/embedding_bag_mean",
+    "level3/bfloat16_feed_forward",
+}
+# Loops over steps, whose number differs between variants.
+NOT_ONE_GRAPH = {"level3/gated_recurrent_unit", "level3/selective_scan"}
+
+
+@pytest.mark.parametrize("name", sorted({*PROBLEMS} - LEFT_TO_TORCH - NOT_ONE_GRAPH))
 def test_candidate_matches_in_every_variant(build_source, name):
     problem = PROBLEMS[name]
     variants = problem.meta.variants_for("cpu")
@@ -19,6 +45,24 @@ def test_candidate_matches_in_every_variant(build_source, name):
     assert 'extern "C"' in built.generated.source
     for variant in variants:
         built.check(variant, slack=2.0)
+
+
+@pytest.mark.parametrize("name", sorted(LEFT_TO_TORCH))
+def test_what_is_left_to_torch_has_no_kernel_and_is_right(build_source, name):
+    problem = PROBLEMS[name]
+    variants = problem.meta.variants_for("cpu")
+    built = build_source(problem.source, {}, variants)
+    assert not built.generated.has_kernel
+    for variant in variants:
+        built.check(variant, slack=2.0)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_ONE_GRAPH))
+def test_loops_of_different_lengths_are_refused_with_a_reason(name):
+    variants = [dict(variant) for variant in PROBLEMS[name].meta.variants_for("cpu")]
+    payload = {"source": PROBLEMS[name].source, "variant": variants[0], "variants": variants}
+    reply = capture_entry(payload)
+    assert (reply["ok"], "different graphs" in reply["reason"]) == (False, True)
 
 
 def test_blocks_are_fused_rather_than_called_one_by_one(build_source):

@@ -344,3 +344,9 @@ def test_a_folder_that_cannot_be_written_keeps_no_record(tmp_path, well):
     records = LintRecords(tmp_path / "file")
     assert lint(parsed(well), claiming(CLAIM), records=records)[0].rule == "tiny-output"
     assert records.get(parsed(well)) is None
+
+
+def test_a_sum_that_begins_at_zero_is_no_redundant_work(well):
+    source = well.replace("torch.tanh(x * self.weight)", "x.new_zeros(x.shape).add(torch.tanh(x * self.weight))")
+    assert source != well
+    assert "redundant-work" not in run(source)

@@ -10,6 +10,10 @@ FEATURES = 1536
 PROBLEM = {
     "title": "GELU (exact)",
     "category": "activation",
+    "note": (
+        "The exact form by erf: the tanh approximation is off by up to 5e-4, more than the budget of float32 allows, "
+        "and large inputs must pass unchanged."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

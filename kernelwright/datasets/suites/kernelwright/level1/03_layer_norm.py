@@ -10,6 +10,10 @@ FEATURES = 96
 PROBLEM = {
     "title": "Layer normalisation",
     "category": "normalization",
+    "note": (
+        "Constant rows are decided by the epsilon, wide rows by how the variance is summed; weight and bias change "
+        "between calls."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

@@ -11,6 +11,9 @@ GROUPS = 8
 PROBLEM = {
     "title": "Group normalisation of images",
     "category": "normalization",
+    "note": (
+        "Statistics run over channels and pixels of one group of one image; groups of other sizes are checked as well."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

@@ -10,6 +10,10 @@ SIZE = 40
 PROBLEM = {
     "title": "Batch normalisation (eval)",
     "category": "normalization",
+    "note": (
+        "Running statistics, weight and bias change between calls, so that nothing can be folded into one scale once "
+        "and for all."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

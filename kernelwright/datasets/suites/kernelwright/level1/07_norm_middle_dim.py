@@ -10,6 +10,10 @@ FEATURES = 120
 PROBLEM = {
     "title": "Euclidean norm over the middle dimension",
     "category": "reduction",
+    "note": (
+        "The normalised dimension is not contiguous: rows that are normalised along memory have the same statistics "
+        "and are wrong."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

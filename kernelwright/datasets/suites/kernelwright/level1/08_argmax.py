@@ -9,6 +9,10 @@ COLUMNS = 1000
 PROBLEM = {
     "title": "Argmax over rows",
     "category": "reduction",
+    "note": (
+        "Whatever index comes out is looked up: its entry must be the largest of the row, which nothing tells but "
+        "reading all of it; rows of equal entries are among the checked data."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

@@ -9,6 +9,10 @@ COLUMNS = 300
 PROBLEM = {
     "title": "Cumulative sum over rows",
     "category": "scan",
+    "note": (
+        "The last column holds the sum of all: an error anywhere in a row is seen from there on, and mixed signs "
+        "cancel."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

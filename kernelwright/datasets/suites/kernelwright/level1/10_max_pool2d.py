@@ -14,6 +14,7 @@ PADDING = 1
 PROBLEM = {
     "title": "Max pooling 2d",
     "category": "pooling",
+    "note": "The border counts as minus infinity, not as zero, which shows wherever a window at the rim is negative.",
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

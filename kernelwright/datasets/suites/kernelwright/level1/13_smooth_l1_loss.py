@@ -11,6 +11,10 @@ BETA = 0.5
 PROBLEM = {
     "title": "Smooth L1 loss",
     "category": "loss",
+    "note": (
+        "Two formulas meet at a difference of beta, and data fall on both sides; the mean of all elements leaves none "
+        "out."
+    ),
     "inputs": {
         "prediction": {"fill": "normal", "low": -1e4, "high": 1e4},
         "target": {"fill": "normal", "low": -1e4, "high": 1e4},

@@ -11,6 +11,9 @@ N = 40
 PROBLEM = {
     "title": "Batched matrix product, small",
     "category": "matmul",
+    "note": (
+        "Every matrix of the batch differs; a kernel that is right for the first one of a batch is wrong for the rest."
+    ),
     "heavy_ops": ["aten.bmm"],
     "inputs": {
         "a": {"fill": "normal", "low": -1e3, "high": 1e3},

@@ -10,6 +10,10 @@ SCALE = 1.7
 PROBLEM = {
     "title": "Scale, add, ReLU, multiply",
     "category": "pointwise",
+    "note": (
+        "Shift and gate are read for every element and drawn anew; ReLU cuts half of them before the gate, whose sign "
+        "must remain."
+    ),
     "inputs": {
         "x": {"fill": "normal", "low": -1e4, "high": 1e4},
         "shift": {"fill": "normal", "low": -1e4, "high": 1e4},

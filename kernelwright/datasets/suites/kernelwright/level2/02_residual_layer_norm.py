@@ -9,6 +9,10 @@ FEATURES = 128
 PROBLEM = {
     "title": "Residual and layer normalisation",
     "category": "normalization",
+    "note": (
+        "The sum has to be formed before its statistics; both inputs are drawn anew, and constant rows are decided by "
+        "the epsilon."
+    ),
     "inputs": {
         "x": {"fill": "normal", "low": -1e4, "high": 1e4},
         "residual": {"fill": "normal", "low": -1e4, "high": 1e4},

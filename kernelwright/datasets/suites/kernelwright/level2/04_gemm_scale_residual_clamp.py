@@ -13,6 +13,9 @@ HIGH = 2.0
 PROBLEM = {
     "title": "GEMM, scale, residual, clamp",
     "category": "gemm_epilogue",
+    "note": (
+        "The clamp cuts on both sides and not most of the elements; scale and residual are read for every one of them."
+    ),
     "heavy_ops": ["aten.mm", "aten.addmm"],
     "inputs": {
         "x": {"fill": "normal", "low": -1e3, "high": 1e3},

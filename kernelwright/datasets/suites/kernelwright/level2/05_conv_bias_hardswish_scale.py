@@ -15,6 +15,10 @@ SIZE = 64
 PROBLEM = {
     "title": "Convolution, bias, hardswish, scale",
     "category": "conv_epilogue",
+    "note": (
+        "Hardswish bends at -3 and 3, where ordinary data lie; bias and scale have one number a channel and change "
+        "between calls."
+    ),
     "heavy_ops": ["aten.convolution"],
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
     "variants": {

@@ -10,6 +10,10 @@ HIDDEN = 512
 PROBLEM = {
     "title": "SwiGLU gate",
     "category": "activation",
+    "note": (
+        "Gate and value are halves of one row; exchanged, they give numbers of the same size. Large gates must not "
+        "overflow."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

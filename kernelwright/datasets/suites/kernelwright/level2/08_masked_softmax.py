@@ -11,6 +11,10 @@ HEAD_SIZE = 64
 PROBLEM = {
     "title": "Scaled, biased, masked softmax",
     "category": "softmax",
+    "note": (
+        "Masks are drawn anew for every call and biases between calls; masked keys must have weight zero and the rest "
+        "must sum to one."
+    ),
     "inputs": {
         "scores": {"fill": "normal", "low": -1e4, "high": 1e4},
         "keep": {"fill": "structured"},

@@ -14,6 +14,9 @@ HIGH = 1.5
 PROBLEM = {
     "title": "Group normalisation and hardtanh",
     "category": "normalization",
+    "note": (
+        "The cut comes after a normalisation and leaves most elements as they are, so that a cut alone, or none, shows."
+    ),
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
     "variants": {
         "cpu": [

@@ -14,6 +14,10 @@ HEADS = 6
 PROBLEM = {
     "title": "Causal self-attention block",
     "category": "attention",
+    "note": (
+        "Four products and a softmax whose weights change between calls; heads are interleaved in memory, and a wrong "
+        "order has the same statistics."
+    ),
     "heavy_ops": ["aten.mm", "aten.addmm", "aten.bmm"],
     "inputs": {"x": {"fill": "normal", "low": -30.0, "high": 30.0}},
     "variants": {

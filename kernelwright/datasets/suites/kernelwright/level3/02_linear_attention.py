@@ -16,6 +16,10 @@ EPS = 1e-6
 PROBLEM = {
     "title": "Linear attention core",
     "category": "attention",
+    "note": (
+        "Products may be taken in either order, and their sums must not be rounded below float32; a kernel that "
+        "normalises over tokens of its own tile only is wrong."
+    ),
     "heavy_ops": ["aten.bmm"],
     "inputs": {
         "q": {"fill": "normal", "low": -30.0, "high": 30.0},

@@ -11,6 +11,9 @@ HIDDEN = 384
 PROBLEM = {
     "title": "MLP block",
     "category": "block",
+    "note": (
+        "The residual is added before the normalisation and not after it; weights of both layers change between calls."
+    ),
     "heavy_ops": ["aten.mm", "aten.addmm"],
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
     "variants": {

@@ -12,6 +12,10 @@ HEADS = 4
 PROBLEM = {
     "title": "Transformer block (pre-norm)",
     "category": "block",
+    "note": (
+        "Two normalisations, attention and two layers in one: a part that is left out changes every output, since "
+        "nothing is near zero."
+    ),
     "heavy_ops": ["aten.mm", "aten.addmm", "aten.bmm"],
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
     "variants": {

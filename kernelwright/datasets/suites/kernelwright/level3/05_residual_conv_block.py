@@ -10,6 +10,7 @@ SIZE = 32
 PROBLEM = {
     "title": "Residual convolution block",
     "category": "block",
+    "note": "Statistics of both normalisations change between calls; the last ReLU comes after the residual sum.",
     "heavy_ops": ["aten.convolution"],
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
     "variants": {

@@ -12,6 +12,10 @@ EPS = 1e-6
 PROBLEM = {
     "title": "SwiGLU feed-forward block with RMS normalisation",
     "category": "block",
+    "note": (
+        "Three weights that change between calls; gate and value are products of the same input, and cannot be "
+        "exchanged."
+    ),
     "heavy_ops": ["aten.mm"],
     "inputs": {"x": {"fill": "normal", "low": -1e3, "high": 1e3}},
     "variants": {
