@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from kernelwright.config import Settings
+    from kernelwright.records import KnobValue
     from kernelwright.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,6 +36,20 @@ class Common:
         from kernelwright.config import Settings
 
         return Settings.load({"store": self._store, **flags}, self._config_file, overrides=self._overrides)
+
+    def sized_settings(self, **flags: Any) -> tuple[Settings, dict[str, KnobValue]]:
+        """All settings merged, and what ``--set`` sets besides: constants in the files of problems, such as sizes.
+
+        Raises:
+            UsageError: as :meth:`settings`, or what is set is neither a setting nor ``NAME=VALUE``.
+        """
+        from kernelwright.config import Settings
+        from kernelwright.datasets import parse_sizes
+
+        others = [text for text in self._overrides if not _is_of_a_setting(text, Settings.model_fields)]
+        own = [text for text in self._overrides if text not in others]
+        settings = Settings.load({"store": self._store, **flags}, self._config_file, overrides=own)
+        return settings, parse_sizes(",".join(others)) if others else {}
 
     def open_store(self, settings: Settings, *, readonly: bool = False) -> Store:
         """The store of these settings; an empty one is made where there is none yet."""
@@ -57,6 +72,12 @@ class Common:
     def store_flag(self) -> str:
         """``--store PATH`` where it was given, for commands that we suggest."""
         return f" --store {self._store}" if self._store else ""
+
+
+def _is_of_a_setting(text: str, names: Container[str]) -> bool:
+    """Whether an override is one of a setting, or is malformed, which whoever reads settings says."""
+    name, equals, _ = text.partition("=")
+    return not equals or name.strip().replace("-", "_") in names
 
 
 def common_options(command: Command) -> Command:

@@ -51,12 +51,14 @@ def evaluate(
 ) -> int:
     """Judge one candidate file: built, checked and timed in the sandbox. Exit code 1 where it did not pass."""
     from kernelwright.campaign import evaluate as judge
+    from kernelwright.datasets import find_problem, with_sizes
 
-    settings = common.settings(**flags)
+    settings, sizes = common.sized_settings(**flags)
+    (found,) = with_sizes([find_problem(problem, settings.suite_dirs)], sizes)
     with common.open_store(settings) as store:
         evaluation = judge(
             candidate,
-            problem,
+            found,
             settings=settings,
             knobs=dict(parse_knob(text) for text in knobs),
             control=control,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,15 +55,20 @@ def choose_problems(
     everything: bool,
     settings: Settings,
     variant: str | None = None,
+    sizes: Mapping[str, KnobValue] | None = None,
+    fit: bool = False,
 ) -> Chosen:
     """The problems that the arguments name, each once, in the order given, with the wanted variant timed.
 
+    Args:
+        sizes: constants that are set in the files that have them. ``fit``: make those smaller that are too large.
+
     Raises:
-        UsageError: none, or an unknown one, or one that has no such variant.
+        UsageError: none, or an unknown one, or one that has no such variant; or none has such a constant.
         InvalidReferenceError: no problem is left, since the files named break the contract.
     """
     from kernelwright.campaign import at_variants
-    from kernelwright.datasets import find_problem, load_suite
+    from kernelwright.datasets import find_problem, load_suite, with_sizes
 
     found: list[Problem] = []
     faults: dict[str, KernelwrightError] = {}
@@ -81,9 +87,33 @@ def choose_problems(
         raise UsageError(
             "which problem?", hint="name one ('kernelwright problems list' shows them), or --suite, --level or --all"
         )
+    found = with_sizes(found, sizes or {})
+    if fit:
+        found = _fitted(found, settings)
     distinct = {problem.id: problem for problem in found}.values()
     problems = at_variants(distinct, variant, settings)
     return Chosen(problems, tuple(_fault_row(name, error) for name, error in faults.items()))
+
+
+def _fitted(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
+    """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
+    from kernelwright.datasets import fitted
+    from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
+
+    limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
+    made = []
+    with open_sandbox(settings.sandbox) as opened:
+        for problem in problems:
+            try:
+                fit = fitted(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
+            except WorkerFailed as error:
+                say(f"  {problem.id} keeps its sizes: {error.message}")
+                made.append(problem)
+                continue
+            if fit.reason:
+                say(f"  {fit.problem.id} is still large: {fit.reason}")
+            made.append(fit.problem)
+    return made
 
 
 def _fault_row(name: str, error: KernelwrightError) -> RunResult:
@@ -118,6 +148,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 )
 @click.option("--recipe", metavar="R", help="Search recipe: a name of 'recipes list', or a TOML file.")
 @click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @common_options
 def optimize(
@@ -127,22 +158,25 @@ def optimize(
     level: int | None,
     everything: bool,
     variant: str | None,
+    fit: bool,
     dry_run: bool,
     **flags: Any,
 ) -> int:
     """Write, prove and time kernels for problems, and print the winners.
 
-    P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file. A recorded coder
-    brings its own problems where none is named.
+    P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file; a recorded coder
+    brings its own problems where none is named. --set batch_size=16 sets constants of problems as well, which is part
+    of their names from then on.
     """
     from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
     from kernelwright.agents.llm import recorded_problems
     from kernelwright.campaign import Campaign, run_config, with_recipe
 
-    settings = with_recipe(common.settings(**flags))
+    settings, sizes = common.sized_settings(**flags)
+    settings = with_recipe(settings)
     if not (problems or suite or level is not None or everything):
         problems = recorded_problems(settings.coder)
-    chosen = choose_problems(problems, suite, level, everything, settings, variant)
+    chosen = choose_problems(problems, suite, level, everything, settings, variant, sizes, fit)
     for spec in (settings.coder, *settings.models):
         coder_from_spec(spec, settings.backend)
     judge_from_spec(settings.judge)

@@ -107,12 +107,14 @@ def show(common: Common, problem: str, suite_dirs: tuple[Path, ...]) -> None:
     """One problem: its reference and what it promises."""
     from rich.syntax import Syntax
 
-    from kernelwright.datasets import find_problem
+    from kernelwright.datasets import find_problem, with_sizes
 
-    found = find_problem(problem, common.settings(suite_dirs=suite_dirs).suite_dirs)
+    settings, sizes = common.sized_settings(suite_dirs=suite_dirs)
+    (found,) = with_sizes([find_problem(problem, settings.suite_dirs)], sizes)
     meta = found.meta
     head = [
         f"{found.id}  {meta.title}".rstrip(),
+        *([meta.note] if meta.note else []),
         f"category {meta.category}, dtype {meta.dtype}, mode {meta.mode}, weights are {meta.weights}",
         *([f"heavy operators: {', '.join(meta.heavy_ops)}"] if meta.heavy_ops else []),
         *(line for kind, variants in found.declared.meta.variants.items() for line in _listed_variants(kind, variants)),
@@ -141,6 +143,31 @@ def _listed_variants(kind: str, variants: Sequence[Mapping[str, KnobValue]]) -> 
 
     lines = [f"  {number}: {constants_in_words(constants)}" for number, constants in enumerate(variants)]
     return [f"{kind} variants: all are checked, the first is timed, or the one of --variant", *lines]
+
+
+@problems.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="FOLDER")
+@click.option("--repository", metavar="R", help="Another dataset of the hub with the same columns.")
+@click.option("--revision", metavar="V", help="A branch, a tag or a commit of it.")
+@common_options
+def fetch(common: Common, folder: Path, repository: str | None, revision: str | None) -> None:
+    """Fetch KernelBench's problems from the Hugging Face hub into a folder, for --suite-dir.
+
+    The only command that needs a network. Files that are there with another text are left alone.
+    """
+    from rich.markup import escape
+
+    from kernelwright.datasets import HUB_REPOSITORY, fetch_kernelbench
+
+    found = fetch_kernelbench(folder, repository or HUB_REPOSITORY, revision)
+    for line in found.refused:
+        say(f"left out: {line}")
+    data = {"folder": str(found.folder), "problems": found.problems, "refused": list(found.refused)}
+    common.show(
+        data,
+        f"{found.problems} problems in {escape(str(found.folder))}",
+        f"use them with: --suite-dir {escape(str(found.folder))}",
+    )
 
 
 @problems.command()

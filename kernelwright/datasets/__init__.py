@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.datasets._capture import capture_module, problem_from_module
     from kernelwright.datasets._contract import parse_problem
+    from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted
+    from kernelwright.datasets._hub import HUB_REPOSITORY, Fetched, fetch_kernelbench
     from kernelwright.datasets._lint import (
         LINT_ENTRY,
         LintFinding,
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     )
     from kernelwright.datasets._lint_records import LintRecords
     from kernelwright.datasets._operators import operator_category, operators_of
-    from kernelwright.datasets._sizes import parse_sizes, resized, sizes_in_words
+    from kernelwright.datasets._sizes import parse_sizes, resized, sizes_in_words, with_sizes
     from kernelwright.datasets._suites import (
         DEMO_PROBLEMS,
         Suite,
@@ -34,10 +36,15 @@ if TYPE_CHECKING:
         suites,
     )
     from kernelwright.datasets._variants import choose_variant, every_variant, no_variant
+    from kernelwright.datasets.loaders import workload_of
 
 __all__ = [
     "DEMO_PROBLEMS",
+    "FIT_ENTRY",
+    "HUB_REPOSITORY",
     "LINT_ENTRY",
+    "Fetched",
+    "Fit",
     "LintFinding",
     "LintRecords",
     "Suite",
@@ -45,7 +52,9 @@ __all__ = [
     "capture_module",
     "choose_variant",
     "every_variant",
+    "fetch_kernelbench",
     "find_problem",
+    "fitted",
     "lint",
     "lint_findings",
     "lint_payload",
@@ -62,11 +71,15 @@ __all__ = [
     "resized",
     "sizes_in_words",
     "suites",
+    "with_sizes",
+    "workload_of",
 ]
 
 _HOMES = {
     "_capture": ("capture_module", "problem_from_module"),
     "_contract": ("parse_problem",),
+    "_fit": ("FIT_ENTRY", "Fit", "fitted"),
+    "_hub": ("HUB_REPOSITORY", "Fetched", "fetch_kernelbench"),
     "_lint": (
         "LINT_ENTRY",
         "LintFinding",
@@ -79,9 +92,10 @@ _HOMES = {
     ),
     "_lint_records": ("LintRecords",),
     "_operators": ("operator_category", "operators_of"),
-    "_sizes": ("parse_sizes", "resized", "sizes_in_words"),
+    "_sizes": ("parse_sizes", "resized", "sizes_in_words", "with_sizes"),
     "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
     "_variants": ("choose_variant", "every_variant", "no_variant"),
+    "loaders": ("workload_of",),
 }
 
 

@@ -26,6 +26,12 @@ _RANDOM = re.compile(
 _NO_RULE_NAME = re.compile(r"[^a-z0-9-]")
 _MAX_FINDINGS = 64
 _DOWNLOADS = ("from_pretrained", "load_state_dict_from_url", "hf_hub_download", "snapshot_download")
+# What a worker ended with that ran the problem, where its own words say less.
+_FAILURES = {
+    "oom": "it takes more memory than a worker may have (memory_bytes): use smaller sizes (--fit, --set NAME=VALUE)",
+    "timeout": "it takes longer than a worker may run: use smaller sizes (--fit, --set NAME=VALUE)",
+    "crash": "it ends the process that runs it",
+}
 _FAILING = ("error", "warning")  # severities, worst first, that make a problem fail
 
 
@@ -45,7 +51,8 @@ class LintFinding(Record):
     def of_error(cls, error: KernelwrightError) -> LintFinding:
         """What an error that makes the reference unusable is called in a table."""
         line = error.data.get("line")
-        return cls(rule="invalid-reference", severity="error", message=error.message[:500], line=line)
+        message = _FAILURES.get(str(error.data.get("kind")), error.message[:500])
+        return cls(rule="invalid-reference", severity="error", message=_printable(message), line=line)
 
 
 def lint_static(problem: Problem) -> tuple[LintFinding, ...]:

@@ -23,6 +23,7 @@ from torch import nn
 __all__ = [
     "ReferenceFault",
     "capture_entry",
+    "fit_entry",
     "lint_dynamic",
     "load_reference",
     "make_init_inputs",
@@ -233,6 +234,13 @@ def lint_dynamic(payload: dict[str, Any]) -> dict[str, Any]:
     from kernelwright.datasets._lint_worker import lint
 
     return lint(payload)
+
+
+def fit_entry(payload: dict[str, Any]) -> dict[str, Any]:
+    """Entry for a sandboxed worker: smaller sizes for a problem (see ``_fit_worker``)."""
+    from kernelwright.datasets._fit_worker import fit
+
+    return fit(payload)
 
 
 def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,11 @@ the problem as it was written.
 from __future__ import annotations
 
 import ast
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from kernelwright.config import Settings
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.errors import UsageError
 from kernelwright.records import VARIANT_MARK, KnobValue, Problem
@@ -52,6 +54,28 @@ def resized(problem: Problem, sizes: Mapping[str, KnobValue]) -> Problem:
     return made.model_copy(update={"meta": meta})
 
 
+def with_sizes(problems: Sequence[Problem], sizes: Mapping[str, KnobValue]) -> list[Problem]:
+    """Each problem with those of the sizes set that its file has constants for.
+
+    Raises:
+        UsageError: no problem has such a constant, or one has it of another kind.
+    """
+    known = [{name for name, _ in assigned(ast.parse(problem.source))} for problem in problems]
+    for name in sizes:
+        if not any(name in names for names in known):
+            constants = sorted({name for names in known[:1] for name in names} - {"PROBLEM"})
+            near = difflib.get_close_matches(name, [*Settings.model_fields, *constants], n=2)
+            hint = (
+                f"constants of {problems[0].id}: {', '.join(constants)}" if constants else "name a problem that has it"
+            )
+            hint = f"did you mean {' or '.join(near)}?" if near else hint
+            raise UsageError(f"{name} is no setting, and no constant of these problems", hint=hint, name=name)
+    return [
+        resized(problem, {name: value for name, value in sizes.items() if name in names})
+        for problem, names in zip(problems, known, strict=True)
+    ]
+
+
 def parse_sizes(text: str) -> dict[str, KnobValue]:
     """What ``batch_size=16,dim=64`` sets.
 
@@ -86,9 +110,9 @@ def _items(variant: Mapping[str, KnobValue]) -> tuple[tuple[str, KnobValue], ...
 
 def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
     """The text with every module-level assignment of a constant changed."""
-    nodes = [node for target, node in _assigned(ast.parse(source)) if target == name]
+    nodes = [node for target, node in assigned(ast.parse(source)) if target == name]
     if not nodes or name == "PROBLEM":
-        known = sorted({target for target, node in _assigned(ast.parse(source)) if _is_number(node)})
+        known = sorted({target for target, node in assigned(ast.parse(source)) if _is_number(node)})
         hint = f"its constants are: {', '.join(known)}" if known else "it has no constants that are numbers"
         raise UsageError(f"{problem.id} has no constant {name}", hint=hint, name=name)
     for node in nodes:
@@ -97,7 +121,7 @@ def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
             raise UsageError(
                 f"{problem.id}: {name} is of type {kind}, not {type(value).__name__}", hint=f"give a {kind}"
             )
-    lines = _LINE.findall(source)
+    lines = lines_of(source)
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
@@ -109,7 +133,12 @@ def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
     return "".join(lines)
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def lines_of(source: str) -> list[str]:
+    """The lines of a text as Python counts them, with their ends."""
+    return _LINE.findall(source)
+
+
+def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Names that are assigned at module level, each with the expression that it gets."""
     for node in tree.body:
         targets: list[ast.expr]

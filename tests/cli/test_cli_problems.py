@@ -196,7 +196,7 @@ def test_the_list_says_what_cannot_run_here_and_why(terminal, suite):
 
 def test_the_built_in_suite_reads_clean(terminal):
     data = terminal.json("problems", "lint", "--suite", "kernelwright", "--static")
-    assert len(data["problems"]) == 30
+    assert len(data["problems"]) == 100
     assert sum(row["errors"] + row["warnings"] for row in data["problems"]) == 0
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from kernelwright.datasets.loaders._base import Entry, Loader
-from kernelwright.datasets.loaders._flashinfer_trace import FlashInferTrace
+from kernelwright.datasets.loaders._flashinfer_trace import FlashInferTrace, workload_of
 from kernelwright.datasets.loaders._levels import Levels
 from kernelwright.datasets.loaders._multikernelbench import MultiKernelBench
 from kernelwright.datasets.loaders._robust_kbench import RobustKBench
 
-__all__ = ["LOADERS", "Entry", "Loader", "loader_of"]
+__all__ = ["LOADERS", "Entry", "Loader", "loader_of", "workload_of"]
 
 # In the order in which they are asked: a checkout of somebody's may hold folders of levels as well.
 LOADERS: Final[tuple[Loader, ...]] = (MultiKernelBench(), RobustKBench(), FlashInferTrace(), Levels())

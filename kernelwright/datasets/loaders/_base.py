@@ -74,6 +74,8 @@ def read_text(path: Path) -> str:
         UsageError: it is missing, not UTF-8, or larger than any problem file.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"cannot read {path}: it is no regular file", hint="leave it out")
         if path.stat().st_size > MAX_FILE_BYTES:
             limit = f"{MAX_FILE_BYTES / 1e6:.0f} MB"
             raise UsageError(f"{path} is larger than {limit}", hint="move data out of the file")

@@ -10,12 +10,14 @@ FlashInfer-Bench: https://bench.flashinfer.ai/docs/flashinfer-trace.
 from __future__ import annotations
 
 import keyword
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kernelwright.datasets.loaders._base import Entry, literal, parse_json, read_json, read_text, unusable
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
+from kernelwright.records import Problem
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _INTEGERS = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}  # drawn from -n to n - 1
@@ -63,6 +65,30 @@ class FlashInferTrace:
         """Every definition, by the kind of operator."""
         for path in sorted((folder / "definitions").rglob("*.json")):
             yield Entry(suite, _group(path), 1, None, path.stem, path, _written)
+
+
+def workload_of(problem: Problem) -> dict[str, Any] | None:
+    """The workload that a problem's timed variant is, as its dataset has it; None for a problem of no such dataset.
+
+    A definition without variable axes needs no workload: one that says so is made for it.
+
+    Raises:
+        InvalidReferenceError, UsageError: the dataset's files are not as they were when the problem was read.
+    """
+    path = Path(problem.path or "")
+    if path.suffix != ".json" or "definitions" not in path.parts:
+        return None
+    data = read_json(path)
+    axes, inputs = (_field(data, name, dict, path) for name in ("axes", "inputs"))
+    variable = [name for name, axis in axes.items() if not _is_constant(axis, path, name)]
+    timed = dict(problem.meta.variants_for("cpu")[0])
+    for trace, told in _told_workloads(path, variable, inputs):
+        if told == timed:
+            return dict(trace["workload"])
+    if variable or timed:
+        raise unusable(path, f"it has no workload {timed} any more", "read the dataset again")
+    made = uuid.uuid5(uuid.NAMESPACE_URL, f"{problem.id}:{problem.sha256}")
+    return {"uuid": str(made), "axes": {}, "inputs": {name: {"type": "random"} for name in inputs}}
 
 
 def _group(path: Path) -> str:
@@ -151,23 +177,35 @@ def _workloads(path: Path, variable: list[str], inputs: Mapping[str, Any]) -> li
     Raises:
         InvalidReferenceError: there is none whose inputs can be drawn.
     """
-    home = next(folder for folder in path.parents if folder.name == "definitions").parent / "workloads"
-    files = sorted(home.rglob(f"{path.stem}.jsonl")) if home.is_dir() else []
     found: list[dict[str, Any]] = []
     unsaid = 0
-    for file in files:
-        for number, line in enumerate(read_text(file).splitlines(), 1):
-            if line.strip():
-                told = _workload(parse_json(line, file, number), variable, inputs)
-                unsaid += told is None
-                if told is not None and told not in found:
-                    found.append(told)
+    for _, told in _told_workloads(path, variable, inputs):
+        unsaid += told is None
+        if told is not None and told not in found:
+            found.append(told)
+    files = _workload_files(path)
     if not found and not files and not variable and all(spec.get("shape") is not None for spec in inputs.values()):
         return [{}]
     if not found:
         why = "none of its workloads says all inputs, without tensors from files" if unsaid else "it has no workload"
         raise unusable(path, why, "add a workload with random inputs")
     return found[:_MOST_VARIANTS]
+
+
+def _workload_files(path: Path) -> list[Path]:
+    home = next(folder for folder in path.parents if folder.name == "definitions").parent / "workloads"
+    return sorted(home.rglob(f"{path.stem}.jsonl")) if home.is_dir() else []
+
+
+def _told_workloads(
+    path: Path, variable: list[str], inputs: Mapping[str, Any]
+) -> Iterator[tuple[Any, dict[str, Any] | None]]:
+    """Every line of a definition's workloads, and what it sets; None where it cannot be drawn here."""
+    for file in _workload_files(path):
+        for number, line in enumerate(read_text(file).splitlines(), 1):
+            if line.strip():
+                trace = parse_json(line, file, number)
+                yield trace, _workload(trace, variable, inputs)
 
 
 def _workload(trace: Any, variable: list[str], inputs: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,0 +1,86 @@
+"""Smaller sizes for a problem that is too large for a machine: which of its constants are halved, and how often."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kernelwright.datasets._sizes import assigned, lines_of, resized
+from kernelwright.errors import MachineError
+from kernelwright.records import Problem
+
+FIT_ENTRY = "kernelwright.datasets._runtime:fit_entry"
+FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
+FIT_FLOPS = 400_000_000
+
+
+class Fit(NamedTuple):
+    """What came of making a problem smaller.
+
+    Attributes:
+        problem: in sizes that fit, as far as they could be found; the problem itself where it fits as it is.
+        fits: whether it does.
+        reason: why it could not be followed, or what keeps it large; empty where it fits.
+    """
+
+    problem: Problem
+    fits: bool
+    reason: str
+
+
+def fitted(
+    problem: Problem,
+    call: Callable[[str, dict[str, Any]], Mapping[str, Any]],
+    *,
+    most_bytes: int = FIT_BYTES,
+    most_flops: int = FIT_FLOPS,
+) -> Fit:
+    """Halve whole-number constants of a problem's file, the one that helps most each time, until it fits.
+
+    Only the first variant is looked at. What is changed is part of the problem's id, as with :func:`resized`.
+
+    Args:
+        call: runs :data:`FIT_ENTRY` in a sandbox (``Sandbox.call``).
+        most_bytes: of inputs, parameters and outputs together. ``most_flops``: of a forward.
+
+    Raises:
+        MachineError: the worker's reply is malformed.
+    """
+    numbers = _numbers(problem.source)
+    payload = {
+        "source": problem.source,
+        "places": {name: places for name, (_, places) in numbers.items()},
+        "values": {name: value for name, (value, _) in numbers.items()},
+        "bytes": most_bytes,
+        "flops": most_flops,
+    }
+    reply = call(FIT_ENTRY, payload)
+    sizes, fits, reason = reply.get("sizes"), reply.get("fits"), reply.get("reason")
+    whole = isinstance(sizes, dict) and all(
+        name in numbers and type(value) is int and 0 < value < numbers[name][0] for name, value in sizes.items()
+    )
+    if not whole or not isinstance(fits, bool) or not isinstance(reason, str):
+        raise MachineError("the fitting worker's reply is malformed", hint="try again")
+    assert isinstance(sizes, dict)
+    if not fits and not reason:
+        reason = "no constant of it can be halved any more" if numbers else "its sizes are no constants of the file"
+    return Fit(resized(problem, sizes), fits, "".join(c if c.isprintable() else " " for c in reason))
+
+
+def _numbers(source: str) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+    """Constants that are whole numbers above 1: what each is last, and where in the text its values stand."""
+    lines = lines_of(source)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    found: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+    for name, node in assigned(ast.parse(source)):
+        if not isinstance(node, ast.Constant) or type(node.value) is not int or node.end_lineno != node.lineno:
+            continue
+        encoded = lines[node.lineno - 1].encode()
+        first, last = (len(encoded[:offset].decode()) for offset in (node.col_offset, node.end_col_offset or 0))
+        start = starts[node.lineno - 1]
+        _, places = found.get(name, (0, []))
+        found[name] = (node.value, [*places, (start + first, start + last)])
+    return {name: entry for name, entry in found.items() if entry[0] > 1}

@@ -1,0 +1,102 @@
+"""Smaller sizes for a problem, worker side: constants are halved until memory and work fit. Nothing is computed.
+
+Shapes alone are followed, on torch's ``meta`` device. Runs in a sandbox only. JSON in, JSON out; no pydantic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+
+_STEPS = 64
+_LEAST = 2  # below which nothing is halved
+
+Values = dict[str, int]
+
+
+def fit(payload: dict[str, Any]) -> dict[str, Any]:
+    """Find sizes in which a problem fits.
+
+    Args:
+        payload: ``source``; ``places``: by constant the spans of its value in the text, in characters; ``values``: what
+            each is now; ``bytes``: most of inputs, parameters and outputs together; ``flops``: most of a forward.
+
+    Returns:
+        ``sizes``: what has to be changed, empty where it fits as it is. ``fits``: whether it does then. ``bytes`` and
+        ``flops``: of that. ``reason``: why the problem cannot be followed at all; empty where it can.
+    """
+    values: Values = {name: int(value) for name, value in payload["values"].items()}
+    given = dict(values)
+    try:
+        now = _load(payload, values)
+    except ReferenceFault as fault:
+        return {"sizes": {}, "fits": False, "bytes": 0, "flops": 0, "reason": fault.message[:500]}
+    for _ in range(_STEPS):
+        if _excess(now, payload) <= 1:
+            break
+        step = min(_smaller(payload, values), key=lambda found: _excess(found[1], payload), default=None)
+        if step is None or _excess(step[1], payload) >= _excess(now, payload):
+            break
+        values, now = step
+    changed = {name: value for name, value in values.items() if value != given[name]}
+    fits = _excess(now, payload) <= 1
+    return {"sizes": changed, "fits": fits, "bytes": now[0], "flops": now[1], "reason": ""}
+
+
+def _smaller(payload: Mapping[str, Any], values: Values) -> Iterable[tuple[Values, tuple[int, int]]]:
+    """The problem with one constant halved, for each with which it still runs."""
+    for name, value in values.items():
+        if value < _LEAST:
+            continue
+        halved = {**values, name: value // 2}
+        try:
+            yield halved, _load(payload, halved)
+        except ReferenceFault:
+            continue
+
+
+def _excess(load: tuple[int, int], payload: Mapping[str, Any]) -> float:
+    """How many times as much as there is room for it takes: of memory or of work, whichever is the worse."""
+    return max(load[0] / int(payload["bytes"]), load[1] / int(payload["flops"]))
+
+
+def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
+    """Bytes of all tensors of one call that stay, and its floating-point operations.
+
+    Raises:
+        ReferenceFault: it does not run in these sizes.
+    """
+    module = load_reference(_text(payload, values), {})
+    with torch.device("meta"), torch.no_grad():
+        model = make_model(module, make_init_inputs(module))
+        inputs = make_inputs(module)
+        with FlopCounterMode(display=False) as counter:
+            try:
+                outputs = model(*inputs)
+            except Exception as error:
+                raise ReferenceFault("forward", None, f"{type(error).__name__}: {error}") from error
+    held = [*inputs, *model.parameters(), *model.buffers(), *_tensors(outputs)]
+    tensors = {id(value): value for value in held if isinstance(value, torch.Tensor)}
+    elements = sum(value.numel() for value in tensors.values())
+    return sum(value.nbytes for value in tensors.values()), counter.get_total_flops() + elements
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = value.values()
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, Iterable) else []
+
+
+def _text(payload: Mapping[str, Any], values: Values) -> str:
+    source: str = payload["source"]
+    spans = [(start, end, name) for name, places in payload["places"].items() for start, end in places]
+    for start, end, name in sorted(spans, reverse=True):
+        source = source[:start] + str(values[name]) + source[end:]
+    return source
