@@ -84,8 +84,13 @@ class OfflineCoder:
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
-    """What a search asked for. A parent that has no schedule is TorchInductor's: the default one stands for it."""
+    """What a search asked for. A parent that has no schedule is TorchInductor's: the default one stands for it.
+
+    Of samples that know of no attempt, the first is the default schedule, the second TorchInductor's kernel, and all
+    others are drawn.
+    """
     asked = context.assignment
+    alone = not context.attempts
     parents = tuple(a for a in context.attempts if a.candidate.sha256 in asked.parents and a.purpose == "search")
     ordered = tuple(sorted(parents, key=lambda parent: asked.parents.index(parent.candidate.sha256)))
     seen = observations(context.attempts, context.duplicates, plan.default, context.baseline) if ordered else []
@@ -94,11 +99,12 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         parents=ordered,
         bound=_bound_of(ordered[0]) if ordered else "unknown",
         known=effects(context.attempts, context.baseline),
-        first=not context.attempts,
-        seeded=any(attempt.action.get("origin") == "seed" for attempt in context.attempts),
+        first=alone and asked.sample == 0,
+        seeded=(alone and asked.sample > 1) or any(a.action.get("origin") == "seed" for a in context.attempts),
         model=ScheduleModel(plan.space, plan.default, seen) if seen else None,
     )
-    return wishes_for(plan, request)
+    taken = alone and asked.sample > 0  # the default schedule, by the first sample
+    return (wish for wish in wishes_for(plan, request) if not (taken and wish.schedule == plan.default))
 
 
 def _bound_of(attempt: Attempt) -> Bound:

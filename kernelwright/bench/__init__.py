@@ -1,5 +1,16 @@
 """KernelBench-style evaluation: its files, and the field's figures over many problems."""
 
+from kernelwright.bench._dataset import write_dataset
+from kernelwright.bench._exchange import (
+    Imported,
+    baselines_json,
+    reference_samples,
+    rows_of_bench,
+    runs_of_bench,
+    samples_of_run,
+    submission_json,
+)
+from kernelwright.bench._flashinfer import write_flashinfer
 from kernelwright.bench._kernelbench import (
     KernelBenchFigures,
     KernelBenchRun,
@@ -13,23 +24,42 @@ from kernelwright.bench._kernelbench import (
     write_run,
 )
 from kernelwright.bench._outcomes import Outcome
+from kernelwright.bench._report import BenchReport, TableOf, html_of, markdown_of, report_of
+from kernelwright.bench._stored import JudgedSample, StoredBench, load_bench
 from kernelwright.bench._summary import Asked, Breakdown, Summary, break_down, summarise
 
 __all__ = [
     "Asked",
+    "BenchReport",
     "Breakdown",
+    "Imported",
+    "JudgedSample",
     "KernelBenchFigures",
     "KernelBenchRun",
     "Outcome",
     "Slot",
+    "StoredBench",
     "Summary",
+    "TableOf",
+    "baselines_json",
     "break_down",
+    "html_of",
     "kernelbench_figures",
+    "load_bench",
+    "markdown_of",
     "problem_name",
     "read_baseline",
     "read_results",
     "read_run",
+    "reference_samples",
+    "report_of",
     "results_json",
+    "rows_of_bench",
+    "runs_of_bench",
+    "samples_of_run",
+    "submission_json",
     "summarise",
+    "write_dataset",
+    "write_flashinfer",
     "write_run",
 ]

@@ -21,6 +21,7 @@ from kernelwright.records import Record
 RESULTS = "eval_results.json"
 _KERNEL = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
 _NUMBERED = re.compile(r"(\d+)_")
+_MOST_SAMPLES = 1_000_000
 _MAX_BYTES = 256_000_000
 _MAX_KERNEL_BYTES = 8_000_000
 _THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)  # of its scripts/benchmark_eval_analysis.py
@@ -148,10 +149,11 @@ def read_results(path: Path) -> dict[Slot, Mapping[str, Any]]:
         raise _malformed(path, "it is no object of problems")
     found: dict[Slot, Mapping[str, Any]] = {}
     for key, value in data.items():
-        if not key.isdecimal():
+        if not key.isdecimal() or len(key) > 9:
             raise _malformed(path, f"{key[:40]!r} is no number of a problem")
         for entry in value if isinstance(value, list) else [value]:
-            if not isinstance(entry, dict) or not isinstance(sample := entry.get("sample_id", 0), int):
+            sample = entry.get("sample_id", 0) if isinstance(entry, dict) else None
+            if type(sample) is not int or not 0 <= sample < _MOST_SAMPLES:
                 raise _malformed(path, f"problem {key} has an entry that is no result")
             slot = Slot(int(key), sample)
             if slot in found:

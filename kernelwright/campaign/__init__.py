@@ -25,6 +25,8 @@ from kernelwright.campaign._recordings import record_run
 from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
+from kernelwright.campaign._sample_results import SamplePlan
+from kernelwright.campaign._sampling import Sampler, benches, find_bench, plan_of
 from kernelwright.campaign._searched import (
     ArmRow,
     Elite,
@@ -64,6 +66,8 @@ __all__ = [
     "RunLock",
     "RunMemory",
     "RunResult",
+    "SamplePlan",
+    "Sampler",
     "SearchView",
     "Session",
     "Side",
@@ -73,12 +77,14 @@ __all__ = [
     "Tuner",
     "at_variant",
     "at_variants",
+    "benches",
     "compare_runs",
     "device_class_of",
     "duplicates_of",
     "estimate",
     "evaluate",
     "export_text",
+    "find_bench",
     "language_of",
     "languages_of",
     "library_of",
@@ -89,6 +95,7 @@ __all__ = [
     "make_search",
     "optimize",
     "paired_means",
+    "plan_of",
     "problems_of",
     "read_candidate",
     "recipe_names",

@@ -82,6 +82,13 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
     )
 
 
+def settings_of(settings: Settings, config: RunConfig) -> Settings:
+    """The settings that a run was started with, at the places that ``settings`` have, within its budgets."""
+    kept: dict[str, Any] = {k: v for k, v in config.settings.items() if k not in {"store", "cache_dir"}}
+    budgets = {name: getattr(config, name) for name in BUDGETS}
+    return settings.with_values(f"run {config.recipe}", **{**kept, **budgets})
+
+
 class Campaign:
     """Runs problems in order and keeps everything in the store.
 
@@ -132,7 +139,7 @@ class Campaign:
         for spec in (config.coder, *config.models):
             coder_from_spec(spec, config.backend)
         judge_from_spec(config.judge), verifier_from_spec(config.verifier)
-        with Models(self._settings, _specs(config)) as models, self._open_referee(self._settings) as referee:
+        with Models(self._settings, models_of(config)) as models, self._open_referee(self._settings) as referee:
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
                 return self._drive(_Run(run_id, config, self._settings, referee, models), problems, spent_s=0.0)
@@ -150,26 +157,22 @@ class Campaign:
         stored = self._store.run(run_id)
         if stored.config.tune is not None:
             raise UsageError(f"run {stored.id} tunes one kernel", hint="kernelwright.campaign.Tuner resumes it")
+        if stored.config.bench is not None:
+            raise UsageError(f"run {stored.id} is a bench", hint="'kernelwright bench run NAME' goes on with it")
         if stored.status in ENDED:
             raise UsageError(
                 f"run {stored.id} is {stored.status}", hint=f"'kernelwright runs show {stored.id}' shows its results"
             )
         config = stored.config.model_copy(update={name: most for name, most in budgets.items() if most is not None})
-        settings = self._settings_of(config)
+        settings = settings_of(self._settings, config)
         problems = problems_of(self._store, stored.id)
         with (
             RunLock(self._store.path, stored.id),
-            Models(settings, _specs(config)) as models,
+            Models(settings, models_of(config)) as models,
             self._open_referee(settings) as referee,
         ):
             self._store.set_run_config(stored.id, config)
             return self._drive(_Run(stored.id, config, settings, referee, models), problems, spent_s=stored.seconds)
-
-    def _settings_of(self, config: RunConfig) -> Settings:
-        """The settings a run was started with, at today's places, within its budgets."""
-        kept: dict[str, Any] = {k: v for k, v in config.settings.items() if k not in {"store", "cache_dir"}}
-        budgets = {name: getattr(config, name) for name in BUDGETS}
-        return self._settings.with_values(f"run {config.recipe}", **{**kept, **budgets})
 
     def _drive(self, run: _Run, problems: Sequence[Problem], spent_s: float) -> CampaignResult:
         config = run.config
@@ -311,7 +314,7 @@ class _Run:
         return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
 
 
-def _specs(config: RunConfig) -> tuple[str, ...]:
+def models_of(config: RunConfig) -> tuple[str, ...]:
     """The models that a run asks."""
     asked = (config.coder, *config.models, config.judge, config.verifier)
     return tuple(spec for spec in asked if is_model(spec))

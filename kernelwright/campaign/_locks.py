@@ -11,6 +11,15 @@ from typing import Self
 from kernelwright.errors import StoreError, UsageError
 
 
+def is_held(store_path: Path, name: str) -> bool:
+    """Whether a live process holds the lock of that name now."""
+    try:
+        with RunLock(store_path, name):
+            return False
+    except UsageError:
+        return True
+
+
 class RunLock:
     """An advisory lock beside the store, held while a process drives a run.
 

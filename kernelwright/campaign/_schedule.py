@@ -6,17 +6,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from kernelwright.campaign._problem_job import Awaiting, ProblemJob, Stopped
+from kernelwright.campaign._problem_job import Awaiting, Stopped
 from kernelwright.campaign._stopping import StopWatch
 
 _LOOK_S = 0.5  # how often replies and stops are looked for
 REPLY_SUFFIXES = (".reply.json", ".reply.md")
+Job = TypeVar("Job")
 
 
-class _Waiting(NamedTuple):
-    job: ProblemJob
+class _Waiting(NamedTuple, Generic[Job]):
+    job: Job
     places: tuple[str, ...]
 
     @property
@@ -25,14 +26,14 @@ class _Waiting(NamedTuple):
         return any(Path(place + suffix).exists() for place in self.places for suffix in REPLY_SUFFIXES)
 
 
-class Schedule:
+class Schedule(Generic[Job]):
     """Works on jobs until each is done, or something stops the run.
 
     Args:
         watch: asked before each job, and while there is nothing to do but wait.
         side_by_side: jobs at once; one of them works in the caller's thread.
         patience_s: how long to wait for replies that somebody is to write; None for as long as it takes.
-        work: does one job; its row and events are its own affair.
+        work: does one job, or raises :class:`Awaiting` or :class:`Stopped`; its row and events are its own affair.
         waiting: told the places that replies are awaited in, whenever there is nothing else to do.
         abort: ends what is in flight, after an interrupt.
     """
@@ -43,7 +44,7 @@ class Schedule:
         *,
         side_by_side: int,
         patience_s: float | None,
-        work: Callable[[ProblemJob], None],
+        work: Callable[[Job], None],
         waiting: Callable[[Sequence[str]], None],
         abort: Callable[[], None],
     ) -> None:
@@ -53,10 +54,10 @@ class Schedule:
         self._work = work
         self._tell_waiting = waiting
         self._abort = abort
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Waiting[Job]] = []
         self._reason = ""
 
-    def run(self, jobs: Sequence[ProblemJob]) -> str:
+    def run(self, jobs: Sequence[Job]) -> str:
         """Do all jobs; returns why the run stopped before its end, or an empty string."""
         todo = deque(jobs)
         while True:
@@ -68,14 +69,14 @@ class Schedule:
                 return self._reason
             todo += self._await_answers()
 
-    def _one_by_one(self, todo: deque[ProblemJob]) -> None:
+    def _one_by_one(self, todo: deque[Job]) -> None:
         while todo and not self._stop():
             self._took(todo[0], lambda: self._work(todo[0]))
             todo.popleft()
 
-    def _together(self, todo: deque[ProblemJob]) -> None:
+    def _together(self, todo: deque[Job]) -> None:
         with ThreadPoolExecutor(self._side_by_side, "problem") as threads:
-            running: dict[Future[None], ProblemJob] = {}
+            running: dict[Future[None], Job] = {}
             try:
                 while (todo and not self._stop()) or running:
                     while todo and len(running) < self._side_by_side and not self._stop():
@@ -90,7 +91,7 @@ class Schedule:
                 self._abort()
                 raise
 
-    def _took(self, job: ProblemJob, result: Callable[[], None]) -> None:
+    def _took(self, job: Job, result: Callable[[], None]) -> None:
         try:
             result()
         except Awaiting as awaiting:
@@ -103,13 +104,13 @@ class Schedule:
         self._reason = self._reason or self._watch.reason()
         return bool(self._reason)
 
-    def _answered(self) -> list[ProblemJob]:
+    def _answered(self) -> list[Job]:
         """Jobs that waited and can go on."""
         ready = [waiting for waiting in self._waiting if waiting.answered]
         self._waiting = [waiting for waiting in self._waiting if waiting not in ready]
         return [waiting.job for waiting in ready]
 
-    def _await_answers(self) -> list[ProblemJob]:
+    def _await_answers(self) -> list[Job]:
         """Jobs that can go on. Waits for the first of them."""
         self._tell_waiting([place for waiting in self._waiting for place in waiting.places])
         until = None if self._patience_s is None else self._watch.seconds + self._patience_s

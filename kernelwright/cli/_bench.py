@@ -2,138 +2,578 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kernelwright.cli._common import Common, common_options
+from kernelwright.cli._bench_folder import SUITE, report_folder
+from kernelwright.cli._common import Common, budget_options, common_options, say
+from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_OF_STATUS, choose_problems
 from kernelwright.cli._problems import suite_dir_option
-from kernelwright.cli._tables import table
+from kernelwright.cli._progress import show_progress
+from kernelwright.cli._tables import duration, table
+from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.bench import KernelBenchFigures, Summary
+    from kernelwright.bench import BenchReport, StoredBench
+    from kernelwright.campaign import CampaignResult
     from kernelwright.config import Settings
-    from kernelwright.records import Interval
+    from kernelwright.store import RunRow, Store
 
-_SUITE = "KernelBench"
+EXIT_MACHINE = 3
+RECIPE = "best-of-n"  # independent samples, unless somebody asks for something else
+FORMATS = ("kernelbench", "baselines", "leaderboard", "flashinfer", "jsonl", "parquet")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
 def bench() -> None:
-    """KernelBench-style evaluation: figures of runs, in its own files."""
+    """KernelBench-style evaluation: samples of many problems, verdicts on them, and the field's figures."""
+
+
+def problem_options(command: Command) -> Command:
+    """Give a command the problems of a bench, and who judges them how."""
+    for option in (
+        suite_dir_option,
+        click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine."),
+        click.option("--sandbox", metavar="S", help="bwrap, docker, process or none."),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads while timing."),
+        click.option("--baseline", "baselines", multiple=True, metavar="B", help="What to time against (repeatable)."),
+        click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of the kernels."),
+        click.option("--all", "everything", is_flag=True, help="Every problem of the suite."),
+        click.option("--level", type=int, help="Only this level of the suite."),
+        click.option("--suite", help="All problems of a suite (default with --level and --all: kernelwright)."),
+        click.argument("problems", nargs=-1, metavar="[P...]"),
+    ):
+        command = option(command)
+    return command
+
+
+def writer_options(command: Command) -> Command:
+    """Give a command who writes the samples of a bench, and how many."""
+    for option in (
+        click.option("--samples", type=click.IntRange(min=1), help="Samples of each problem (1)."),
+        click.option("--coder", metavar="C", help="Who writes them: offline, openai:MODEL, mailbox:DIR, ..."),
+        click.option("--recipe", metavar="R", help=f"What a model is told (default: {RECIPE})."),
+        click.argument("name"),
+    ):
+        command = option(command)
+    return command
 
 
 @bench.command()
-@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN_FOLDER")
+@writer_options
+@problem_options
+@budget_options
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as a page.")
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as Markdown.")
+@common_options
+def run(common: Common, name: str, html: Path | None, markdown: Path | None, **asked: Any) -> int:
+    """Write samples, judge them, and report: generate, evaluate and report in one.
+
+    Called again with the same NAME it goes on where it ended; what is written or judged already is kept.
+    """
+    settings, _ = common.sized_settings()
+    with common.open_store(settings) as store:
+        found = _begun(common, store, name, **asked)
+        result = _work(common, store, found, write=True, judge=True, budgets=_budgets(asked))
+        return _end(common, store, result, name, html=html, markdown=markdown)
+
+
+@bench.command()
+@writer_options
+@problem_options
+@budget_options
+@common_options
+def generate(common: Common, name: str, **asked: Any) -> int:
+    """Write samples and keep them; nothing is judged. Called again, it writes what is missing."""
+    settings, _ = common.sized_settings()
+    with common.open_store(settings) as store:
+        found = _begun(common, store, name, **asked)
+        result = _work(common, store, found, write=True, judge=False, budgets=_budgets(asked))
+        samples = store.run_samples(found.id)
+    written = sum(sample.candidate is not None for sample in samples)
+    empty = len(samples) - written
+    code = _code(result)
+    data = {"bench": name, "run": found.id, "status": result.status, "reason": result.reason, "samples": len(samples)}
+    common.show(
+        {**data, "kernels": written, "exit_code": code},
+        f"{name}: {len(samples)} samples, {written} kernels" + (f", {empty} without one" if empty else ""),
+        f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}",
+    )
+    return code
+
+
+@bench.command()
+@click.argument("name")
+@budget_options
+@common_options
+def evaluate(common: Common, name: str, **budgets: float | None) -> int:
+    """Judge the samples of a bench that were not judged on this machine yet.
+
+    Several processes may do so at once, one for each GPU; each takes problems that no other one works on.
+    """
+    settings = common.settings()
+    with common.open_store(settings) as store:
+        result = _work(common, store, _found(store, name), write=False, judge=True, budgets=budgets)
+        return _end(common, store, result, name)
+
+
+@bench.command()
+@click.argument("name")
+@problem_options
+@budget_options
+@common_options
+def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: Any) -> int:
+    """Time references against themselves and against torch.compile, all modes of it by default, under a NAME.
+
+    Each reference stands in its own place as a control: how many seem faster than themselves says how far times on
+    this machine can be trusted. 'bench export NAME --format baselines' writes KernelBench's files of them.
+    """
+    settings, _ = common.sized_settings()
+    with common.open_store(settings) as store:
+        found = _begun_references(common, store, name, baselines, **asked)
+        result = _work(common, store, found, write=False, judge=True, budgets=_budgets(asked))
+        loaded = _loaded(store, found)
+    _show_baselines(common, loaded, result, name)
+    return _code(result)
+
+
+@bench.command()
+@click.argument("target", metavar="NAME|RUN_FOLDER")
 @click.option(
     "--baseline",
     "baselines",
     multiple=True,
-    required=True,
     metavar="[NAME=]FILE",
-    help="Times of a baseline, as KernelBench's results/timing/HARDWARE/NAME.json (repeatable).",
+    help="With a folder: times of a baseline, KernelBench's results/timing/HARDWARE/NAME.json (repeatable).",
 )
-@click.option("--level", type=click.IntRange(min=1), help="Of the run's problems, where no kernel's name says it.")
+@click.option(
+    "--level", type=click.IntRange(min=1), help="With a folder: of its problems, if no kernel's name says it."
+)
+@click.option("--environment", metavar="ID", help="With a name: where it was judged (default: where it was last).")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="With a name: write a page as well.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the tables there as well.")
 @suite_dir_option
 @common_options
 def report(
     common: Common,
-    folder: Path,
+    target: str,
     baselines: tuple[str, ...],
     level: int | None,
+    environment: str | None,
+    html: Path | None,
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """Figures of a KernelBench run, from the eval_results.json in its folder: what its own evaluation said.
+    """Figures of a bench, or of a folder of a KernelBench run.
 
-    Nothing is judged. The first column is computed as KernelBench's scripts do, from the first sample of each problem;
-    the second one counts all samples, and has 95% intervals over problems.
+    Of a folder, from what KernelBench's own evaluation said in its eval_results.json: the first column as its scripts
+    compute it, the second over all samples, with 95% intervals over problems. Nothing is judged.
     """
+    from kernelwright.campaign import find_bench
+
+    settings = common.settings()
+    for_folder = "/" in target or baselines or level is not None
+    with common.open_store(settings, readonly=True) as store:
+        named = None if for_folder else find_bench(store, target)
+        loaded = None if named is None else _loaded(store, named, environment)
+    if loaded is None and (for_folder or Path(target).is_dir()):
+        report_folder(common, Path(target), baselines, level, markdown, suite_dirs)
+        return
+    if loaded is None:
+        raise _unknown(target)
+    _show_report(common, loaded, target, {}, html, markdown)
+
+
+@bench.command("list")
+@common_options
+def list_benches(common: Common) -> None:
+    """The benches of the store, newest first."""
     from rich.markup import escape
 
-    from kernelwright.bench import Asked, break_down, kernelbench_figures, problem_name, read_baseline, read_run
-    from kernelwright.campaign import write_atomically
-    from kernelwright.errors import UsageError
+    from kernelwright.campaign import benches, plan_of
 
-    run = read_run(folder)
-    if not run.entries:
-        hint = "KernelBench's eval_from_generations.py writes it"
-        raise UsageError(f"{folder} has no eval_results.json, so nothing was judged", hint=hint)
-    known = level or run.level
-    if known is None or (level and run.level and level != run.level):
-        said = "no kernel's name says its level" if known is None else f"its kernels are of level {run.level}"
+    settings = common.settings()
+    made = table("bench", "run", "status", ">problems", ">samples", ">time", "by")
+    data = []
+    with common.open_store(settings, readonly=True) as store:
+        for found in benches(store):
+            count = len(store.run_samples(found.id))
+            plan = plan_of(found)
+            about = (escape(plan.name), found.id, found.status, str(len(found.config.problems)), str(count))
+            made.add_row(*about, duration(found.seconds), escape(found.config.coder))
+            data.append({"bench": plan.name, "run": found.id, "status": found.status, "samples": count})
+    common.show({"benches": data}, made if data else "this store has no bench: 'kernelwright bench run NAME --all'")
+
+
+@bench.command("import")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN_FOLDER")
+@click.option("--as", "name", required=True, metavar="NAME", help="What the bench is called.")
+@click.option("--suite", default=SUITE, show_default=True, help="Whose problems the run is about.")
+@click.option("--level", type=click.IntRange(min=1), help="Of the run's problems, where no kernel's name says it.")
+@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language, of what does not say its own.")
+@click.option("--baseline", "baselines", multiple=True, metavar="B", help="What to time against (repeatable).")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
+@suite_dir_option
+@common_options
+def import_run(
+    common: Common,
+    folder: Path,
+    name: str,
+    suite: str,
+    level: int | None,
+    suite_dirs: tuple[Path, ...],
+    **flags: Any,
+) -> None:
+    """Make a bench of a KernelBench run folder: its kernels, and what its own evaluation said of them."""
+    from kernelwright.bench import read_run, samples_of_run
+    from kernelwright.campaign import SamplePlan, Sampler
+    from kernelwright.datasets import load_suite
+
+    settings = common.settings(suite_dirs=suite_dirs, **_given(flags))
+    read = read_run(folder)
+    known = level or read.level
+    if known is None or (level and read.level and level != read.level):
+        said = "no kernel's name says its level" if known is None else f"its kernels are of level {read.level}"
         raise UsageError(f"{folder}: {said}", hint="give --level, or leave it out where kernels have one")
-    times = {name: read_baseline(path, known) for name, path in map(_named, baselines)}
-    numbers, whence = _numbers(common.settings(suite_dirs=suite_dirs), known, run.entries, times.values())
-    outcomes = run.outcomes(times, known)
-    asked = [Asked(name=problem_name(number), level=known) for number in numbers]
-    shown: list[Any] = []
-    data: dict[str, Any] = {"run": str(folder), "level": known, "problems": len(numbers), "baselines": {}}
-    pages = [f"# {folder.resolve().name}", "", f"Level {known}, {len(numbers)} problems ({whence})."]
-    for name, milliseconds in times.items():
-        own = kernelbench_figures(run.entries, milliseconds, numbers)
-        every = break_down(outcomes, asked, name).all
-        rows = _rows(own, every)
-        made = table("", ">as KernelBench counts", ">all samples", title=f"against {escape(name)}")
-        for row in rows:
-            made.add_row(*map(escape, row))
-        shown.append(made)
-        data["baselines"][name] = {"kernelbench": own, "all_samples": every}
-        pages += ["", f"## Against {name}", "", *_markdown(("", "as KernelBench counts", "all samples"), rows)]
-    if markdown is not None:
-        write_atomically(markdown, "\n".join([*pages, ""]))
-    head = (
-        f"{escape(str(folder))}: level {known}, {len(numbers)} problems ({escape(whence)}), {len(run.entries)} samples"
+    loaded = load_suite(suite, known, settings.suite_dirs)
+    found = samples_of_run(read, loaded, settings.backend)
+    most = max((sample.number for sample in found.samples), default=0) + 1
+    plan = SamplePlan(name=_checked(name), samples=most, origin="imported")
+    with common.open_store(settings) as store:
+        run_id = Sampler(settings, store).create(plan, found.problems, found.samples)
+    kernels = sum(sample.candidate is not None for sample in found.samples)
+    claimed = sum(sample.claimed is not None for sample in found.samples)
+    common.show(
+        {"bench": name, "run": run_id, "level": known, "kernels": kernels, "claimed": claimed},
+        f"{name}: level {known}, {kernels} kernels, {claimed} results of another evaluation",
+        f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}",
     )
-    common.show(data, head, *shown, *([f"written: {escape(str(markdown))}"] if markdown is not None else []))
 
 
-def _named(given: str) -> tuple[str, Path]:
-    """A baseline's name and file; the name is the file's own where none is given."""
-    name, equals, file = given.partition("=")
-    return (name, Path(file)) if equals and name and "/" not in name else (Path(given).stem, Path(given))
+@bench.command("export")
+@click.argument("name")
+@click.argument("destination", type=click.Path(path_type=Path), metavar="FOLDER|FILE")
+@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+@click.option("--environment", metavar="ID", help="Where it was judged (default: where it was last).")
+@click.option("--display-name", default="", help="leaderboard: whom the board names.")
+@click.option("--organization", default="", help="leaderboard: whose entry it is.")
+@click.option("--notes", default="", help="leaderboard: anything else.")
+@common_options
+def export_bench(
+    common: Common,
+    name: str,
+    destination: Path,
+    form: str,
+    environment: str | None,
+    **submission: str,
+) -> None:
+    """Write a bench in files of others.
+
+    kernelbench: a run folder (one for each level, where there are several). baselines: a file for each baseline, as its
+    results/timing has them. leaderboard: the JSON that its leaderboard takes. flashinfer: solutions and traces of a
+    FlashInfer-Trace dataset. jsonl, parquet: a row for each sample, with a dataset card.
+    """
+    settings = common.settings()
+    with common.open_store(settings, readonly=True) as store:
+        loaded = _loaded(store, _found(store, name), environment)
+        written = _write(store, loaded, destination, form, submission, name)
+    lines = [f"written: {path}" for path in written]
+    common.show({"bench": name, "format": form, "written": [str(path) for path in written]}, *lines)
 
 
-def _numbers(settings: Settings, level: int, entries: Iterable[Any], times: Iterable[Any]) -> tuple[list[int], str]:
-    """Numbers of the problems that were asked about, and whence they are known."""
-    from kernelwright.datasets import load_suite, suites
+def _write(
+    store: Store, loaded: StoredBench, destination: Path, form: str, submission: Mapping[str, str], name: str
+) -> list[Path]:
+    from kernelwright.bench import (
+        baselines_json,
+        runs_of_bench,
+        submission_json,
+        write_dataset,
+        write_flashinfer,
+        write_run,
+    )
+    from kernelwright.campaign import write_atomically
 
-    if _SUITE in suites(settings.suite_dirs):
-        loaded = load_suite(_SUITE, level, settings.suite_dirs)
-        listed = [problem.number for problem in (*loaded, *loaded.broken) if problem.number is not None]
-        return sorted(listed), "of the suite"
-    found = {slot.problem for slot in entries}.union(*times)
-    return sorted(found), "that the run or a baseline has; with KernelBench's --suite-dir, all of the level"
+    if form == "kernelbench":
+        runs = runs_of_bench(store, loaded)
+        folders = {level: destination / f"level{level}" if len(runs) > 1 else destination for level in runs}
+        for level, folder in folders.items():
+            write_run(folder, runs[level])
+        return list(folders.values())
+    if form == "baselines":
+        files = {destination / f"{baseline}.json": data for baseline, data in baselines_json(store, loaded).items()}
+        for path, data in files.items():
+            write_atomically(path, json.dumps(data, indent=1))
+        return list(files)
+    if form == "leaderboard":
+        told = {**submission, "display_name": submission["display_name"] or name}
+        write_atomically(destination, json.dumps(submission_json(loaded, **told), indent=1))
+        return [destination]
+    if form == "flashinfer":
+        return write_flashinfer(destination, loaded, name)
+    return write_dataset(destination, loaded, name, "parquet" if form == "parquet" else "jsonl")
 
 
-def _rows(own: KernelBenchFigures, every: Summary) -> list[tuple[str, str, str]]:
-    return [
-        ("samples", str(own.problems), str(every.samples)),
-        ("compiled", _percent(own.compiled / own.problems), f"{_percent(every.compile_rate)} of samples"),
-        ("problems solved", _percent(own.correct / own.problems), _percent(every.correct_rate)),
-        *((f"pass@{k}", "", _percent(rate)) for k, rate in every.pass_at_k.items()),
-        *((f"fast_{p}", f"{own.fast_p[p]:.3f}", f"{every.fast_p[p]:.3f}") for p in own.fast_p),
-        ("geometric mean speedup", f"{own.geometric_mean:.4f}", _with_interval(every.geometric_mean)),
-        ("median speedup", "", _with_interval(every.median)),
-        ("problems that the baseline has", str(own.aligned), ""),
-        ("problems with a time", "", str(every.timed)),
-    ]
+# ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+def _begun(
+    common: Common,
+    store: Store,
+    name: str,
+    *,
+    problems: tuple[str, ...],
+    suite: str | None,
+    level: int | None,
+    everything: bool,
+    fit: bool,
+    samples: int | None,
+    **flags: Any,
+) -> RunRow:
+    """The bench of that name, made where there is none yet; asked for more samples, it has more from now on."""
+    from kernelwright.agents.llm import absolute_spec
+    from kernelwright.campaign import SamplePlan, Sampler, find_bench, plan_of, with_recipe
+
+    settings, sizes = common.sized_settings(**_given(flags))
+    if settings.origin("recipe") == "default":
+        settings = settings.with_values("bench", recipe=RECIPE)
+    settings = with_recipe(settings)
+    named = bool(problems or suite or level is not None or everything)
+    chosen = choose_problems(problems, suite, level, everything, settings, None, sizes, fit) if named else None
+    known = find_bench(store, name)
+    if known is None:
+        if chosen is None:
+            hint = "name problems, or --suite, --level or --all; 'kernelwright bench list' shows the benches"
+            raise UsageError(f"there is no bench {name!r} yet, and no problem for a new one", hint=hint)
+        for row in chosen.faults:
+            say(f"left out: {row.problem}: {row.reason}")
+        plan = SamplePlan(name=_checked(name), samples=samples or 1)
+        return store.run(Sampler(settings, store).create(plan, chosen.problems))
+    if chosen is not None and {p.id for p in chosen.problems} != set(known.config.problems):
+        raise UsageError(f"the bench {name!r} has other problems than these", hint="choose a new name for them")
+    if flags.get("coder") and absolute_spec(settings.coder) != known.config.coder:
+        raise UsageError(f"the bench {name!r} is written by {known.config.coder}", hint="choose a new name for another")
+    _refuse_other_settings(name, known, settings, flags)
+    plan = plan_of(known)
+    if plan.origin != "written":
+        raise UsageError(f"the samples of {name!r} are {plan.origin}", hint="'kernelwright bench evaluate' judges them")
+    if samples is not None and samples < plan.samples:
+        raise UsageError(f"the bench {name!r} has {plan.samples} samples a problem", hint="ask for as many or more")
+    if samples is not None and samples > plan.samples:
+        more = plan.model_copy(update={"samples": samples}).model_dump(mode="json")
+        store.set_run_config(known.id, known.config.model_copy(update={"bench": more, "rounds": samples}))
+    return store.run(known.id)
 
 
-def _with_interval(found: Interval | None) -> str:
-    return "-" if found is None else f"{found.median:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _begun_references(
+    common: Common,
+    store: Store,
+    name: str,
+    baselines: tuple[str, ...],
+    *,
+    problems: tuple[str, ...],
+    suite: str | None,
+    level: int | None,
+    everything: bool,
+    fit: bool,
+    **flags: Any,
+) -> RunRow:
+    from kernelwright.bench import reference_samples
+    from kernelwright.campaign import SamplePlan, Sampler, find_bench, plan_of
+    from kernelwright.evaluator import BASELINES
+
+    known = find_bench(store, name)
+    if known is not None and not plan_of(known).control:
+        raise UsageError(f"the bench {name!r} is of candidates, not of references", hint="choose a new name")
+    settings, sizes = common.sized_settings(**_given(flags), baselines=baselines or BASELINES)
+    if known is not None and not (problems or suite or level is not None or everything):
+        _refuse_other_settings(name, known, settings, {**flags, "baselines": baselines})
+        return known
+    chosen = choose_problems(problems, suite, level, everything, settings, None, sizes, fit)
+    if known is not None:
+        if {p.id for p in chosen.problems} != set(known.config.problems):
+            raise UsageError(f"the bench {name!r} has other problems than these", hint="choose a new name for them")
+        _refuse_other_settings(name, known, settings, {**flags, "baselines": baselines})
+        return known
+    for row in chosen.faults:
+        say(f"left out: {row.problem}: {row.reason}")
+    plan = SamplePlan(name=_checked(name), origin="references")
+    samples = reference_samples(chosen.problems, settings.backend)
+    return store.run(Sampler(settings, store).create(plan, chosen.problems, samples))
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(head)} |",
-        f"|{'|'.join('---' if number == 0 else '--:' for number in range(len(head)))}|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+def _refuse_other_settings(name: str, known: RunRow, settings: Settings, flags: Mapping[str, Any]) -> None:
+    """A bench is judged in one way; what is asked for beside it must be that."""
+    for flag in ("backend", "baselines", "threads", "recipe", "sandbox"):
+        if flags.get(flag) not in (None, ()) and getattr(settings, flag) != getattr(known.config, flag):
+            has = getattr(known.config, flag)
+            told = ", ".join(has) if isinstance(has, tuple) else has
+            raise UsageError(f"the bench {name!r} has {flag} {told}", hint="choose a new name for another")
+
+
+def _budgets(asked: Mapping[str, Any]) -> dict[str, float | None]:
+    return {name: asked[name] for name in BUDGET_FLAGS}
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags as settings: an empty list of them is none."""
+    return {name: value for name, value in flags.items() if value not in (None, ())}
+
+
+def _work(
+    common: Common,
+    store: Store,
+    found: RunRow,
+    *,
+    write: bool,
+    judge: bool,
+    budgets: Mapping[str, float | None] | None = None,
+) -> CampaignResult:
+    from kernelwright.campaign import Sampler
+
+    with show_progress() as listener:
+        settings, _ = common.sized_settings()
+        sampler = Sampler(settings, store, tell=listener, signals=True)
+        return sampler.work(found.id, write=write, judge=judge, **(budgets or {}))
+
+
+def _found(store: Store, name: str) -> RunRow:
+    from kernelwright.campaign import find_bench
+
+    found = find_bench(store, name)
+    if found is None:
+        raise _unknown(name)
+    return found
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(f"this store has no bench {name!r}", hint="'kernelwright bench list' shows its benches")
+
+
+def _loaded(store: Store, found: RunRow, environment: str | None = None) -> StoredBench:
+    from kernelwright.bench import load_bench
+
+    return load_bench(store, store.run(found.id), environment)
+
+
+def _end(
+    common: Common,
+    store: Store,
+    result: CampaignResult,
+    name: str,
+    html: Path | None = None,
+    markdown: Path | None = None,
+) -> int:
+    """Report what there is, and say how to go on where it is not all."""
+    code = _code(result)
+    loaded = _loaded(store, _found(store, name))
+    ended = {"status": result.status, "reason": result.reason, "exit_code": code, "seconds": round(result.seconds, 3)}
+    _show_report(common, loaded, name, ended, html, markdown)
+    if code:
+        for row in result.rows:
+            if row.retry:
+                say(f"{row.problem}: {row.reason}")
+        say(f"{result.status}: everything finished is saved")
+        verb = {"imported": "evaluate", "references": "baselines"}.get(loaded.run.config.coder, "run")
+        say(f"go on with: kernelwright bench {verb} {_quoted(name)}{common.store_flag}")
+    return code
+
+
+def _code(result: CampaignResult) -> int:
+    """The exit code of work that ended: whether it was stopped, or a machine failed; not what came of the samples."""
+    if any(row.retry for row in result.rows):
+        return EXIT_MACHINE
+    return EXIT_OF_STATUS.get(result.status, 0) if result.reason else 0
+
+
+def _show_report(
+    common: Common,
+    loaded: StoredBench,
+    name: str,
+    ended: Mapping[str, Any],
+    html: Path | None,
+    markdown: Path | None,
+) -> None:
+    from rich.markup import escape
+
+    from kernelwright.bench import html_of, markdown_of, report_of
+    from kernelwright.campaign import write_atomically
+
+    made: BenchReport = report_of(loaded, name)
+    pages = ((html, html_of), (markdown, markdown_of))
+    for path, render in pages:
+        if path is not None:
+            write_atomically(path, render(made))
+    shown: list[Any] = []
+    for part in made.tables:
+        head = [text if number == 0 else f">{text}" for number, text in enumerate(part.head)]
+        drawn = table(*head, title=escape(part.title))
+        for row in part.rows:
+            drawn.add_row(*map(escape, row))
+        shown.append(drawn)
+    written = [f"written: {path}" for path, _ in pages if path is not None]
+    common.show({**made.data, **ended}, *map(escape, made.lines), *shown, *map(escape, written))
+
+
+def _show_baselines(common: Common, loaded: StoredBench, result: CampaignResult, name: str) -> None:
+    from rich.markup import escape
+
+    names = loaded.baselines
+    made = table("problem", "status", *(f">{baseline} ms" for baseline in names), title="Baselines")
+    rows = []
+    for found in loaded.samples:
+        verdict = found.verdict
+        timing = None if verdict is None else verdict.timing
+        status = "not judged" if verdict is None else verdict.status.value
+        latency = None if timing is None else timing.latency_ms.median
+        speedups = {} if timing is None else timing.speedup
+        times = {n: latency * speedups[n].median for n in names if latency is not None and n in speedups}
+        made.add_row(escape(found.problem.id), status, *(f"{times[n]:.4f}" if n in times else "-" for n in names))
+        eager = speedups.get("eager")
+        rows.append(
+            {
+                "problem": found.problem.id,
+                "status": None if verdict is None else status,
+                "reason": "" if verdict is None else verdict.reason,
+                "milliseconds": times,
+                "faster_than_itself": eager is not None and eager.faster,
+            }
+        )
+    timed = [row for row in rows if row["milliseconds"]]
+    faster = sum(bool(row["faster_than_itself"]) for row in rows)
+    passed = sum(row["status"] == "PASSED" for row in rows)
+    data = {"bench": name, "run": loaded.run.id, "status": result.status, "problems": rows}
+    common.show(
+        {**data, "passed": passed, "timed": len(timed), "faster_than_itself": faster},
+        made,
+        f"{passed} of {len(rows)} references passed as controls, {len(timed)} were timed, "
+        f"{faster} called faster than themselves",
+        f"write KernelBench's files with: kernelwright bench export {_quoted(name)} FOLDER --format baselines"
+        f"{common.store_flag}",
+    )
+
+
+def _checked(name: str) -> str:
+    """A name that a bench may have.
+
+    Raises:
+        UsageError: it may not.
+    """
+    from pydantic import ValidationError
+
+    from kernelwright.campaign import SamplePlan
+
+    try:
+        return SamplePlan(name=name).name
+    except ValidationError:
+        hint = "letters, digits, spaces and . _ + -, at most 80, beginning with a letter, a digit or _"
+        raise UsageError(f"a bench cannot be called {name[:100]!r}", hint=hint) from None
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'" if " " in name else name

@@ -54,6 +54,8 @@ def first_line(text: str, limit: int = 100) -> str:
 
 def describe_row(row: Mapping[str, Any]) -> str:
     """A finished problem in one line."""
+    if row["state"] == "pending":
+        return f"{row['rounds']} sample{'s' * (row['rounds'] != 1)}, not judged"
     if row["candidate"] is None:
         return f"no kernel: {first_line(row['reason'])}"
     speedup = describe_speedup(row["speedup"]) or f"stage {row['stage']}"
@@ -168,7 +170,7 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
         told = data["bottleneck"] if data["mode"] == "stop" else f"{data['plan']} ({data['bottleneck']})"
         return [f"    {data['mode']}: {first_line(told, 120)}"]
     if event.kind == "problem-finished":
-        return [f"  {'won' if data['row']['candidate'] else 'FAILED'}: {describe_row(data['row'])}"]
+        return [f"  {_ending(data['row'])}: {describe_row(data['row'])}"]
     if event.kind == "stopping":
         return ["stopping after the work in flight; press Ctrl-C again to drop it"]
     if event.kind == "note":
@@ -176,6 +178,12 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "awaiting":
         return [f"awaiting a reply: {place}.reply.md" for place in tracker.awaited]
     return []
+
+
+def _ending(row: Mapping[str, Any]) -> str:
+    if row["state"] == "pending":
+        return "written"
+    return "won" if row["candidate"] else "FAILED"
 
 
 class LiveProgress:
@@ -210,7 +218,7 @@ class LiveProgress:
         )
 
     def _print_row(self, problem: str, row: Mapping[str, Any]) -> None:
-        mark = "[green]✓[/green]" if row["candidate"] else "[red]✗[/red]"
+        mark = {"won": "[green]✓[/green]", "written": "[dim]·[/dim]"}.get(_ending(row), "[red]✗[/red]")
         self._progress.console.print(f"{mark} [bold]{self._escape(problem)}[/bold] {self._escape(describe_row(row))}")
 
 

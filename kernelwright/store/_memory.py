@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from kernelwright.records import Insight, Interval, Status
-from kernelwright.store._evaluations import Evaluations
 from kernelwright.store._rows import StoredInsight, TriedKernel
+from kernelwright.store._samples import Samples
 
 # What was recorded before a run began, and is not its own: the same rows whenever the run asks.
 _EARLIER = "(:run IS NULL OR (evaluations.id < :run AND evaluations.run_id IS NOT :run))"
@@ -21,7 +21,7 @@ _IN_FORCE = (
 )
 
 
-class Memory(Evaluations):
+class Memory(Samples):
     """Methods of the store about what was learned."""
 
     def tried(self, *, before_run: str | None = None, backend: str | None = None) -> list[TriedKernel]:

@@ -554,6 +554,31 @@ def m010_insights(db: Database) -> None:
     db.execute("ALTER TABLE notes ADD COLUMN insights_json TEXT NOT NULL DEFAULT '[]'")
 
 
+_SAMPLES = """
+CREATE TABLE samples (
+    run_id TEXT NOT NULL REFERENCES runs(id),
+    problem TEXT NOT NULL,
+    number INTEGER NOT NULL CHECK (number >= 0),
+    candidate_id TEXT REFERENCES candidates(id),
+    reason TEXT NOT NULL DEFAULT '',
+    claimed_json TEXT,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (run_id, problem, number),
+    CHECK (candidate_id IS NOT NULL OR reason <> '')
+) STRICT, WITHOUT ROWID;
+"""
+
+
+def m011_samples(db: Database) -> None:
+    """Independent answers to a problem, by number, judged or not; what somebody else's evaluation said of them."""
+    db.executescript(_SAMPLES)
+    for verb in ("UPDATE", "DELETE"):
+        db.execute(
+            f"CREATE TRIGGER samples_refuse_{verb.lower()} BEFORE {verb} ON samples "
+            "BEGIN SELECT RAISE(ABORT, 'samples is append-only'); END"
+        )
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -565,6 +590,7 @@ STEPS = (
     m008_purposes,
     m009_variants,
     m010_insights,
+    m011_samples,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

@@ -104,6 +104,22 @@ class StoredInsight(Record):
     insight: Insight
 
 
+class Sample(Record):
+    """One of several independent answers to a problem of a run.
+
+    Attributes:
+        number: from 0, in the order in which they were asked for.
+        candidate: None where none came, and ``reason`` says why.
+        claimed: what somebody else's evaluation said of it, as it was read; None where there is nothing of the kind.
+    """
+
+    problem: str
+    number: int
+    candidate: Candidate | None
+    reason: str = ""
+    claimed: Mapping[str, Any] | None = None
+
+
 class BestRow(Record):
     """The best candidate of one problem in one language and environment against one baseline.
 

@@ -14,7 +14,18 @@ from kernelwright.store._errors import named_errors
 from kernelwright.store._memory import Memory
 from kernelwright.store._rows import IntegrityReport
 
-_COUNTED = ("blobs", "problems", "runs", "candidates", "evaluations", "timing_samples", "llm_calls", "notes", "events")
+_COUNTED = (
+    "blobs",
+    "problems",
+    "runs",
+    "candidates",
+    "evaluations",
+    "samples",
+    "timing_samples",
+    "llm_calls",
+    "notes",
+    "events",
+)
 _ORPHANS = """
 SELECT sha256 FROM blobs WHERE sha256 NOT IN (
     SELECT source_sha256 FROM problems UNION SELECT sha256 FROM sources UNION SELECT blob_sha256 FROM artifacts

@@ -326,6 +326,20 @@ def test_what_was_done_in_another_language_is_no_attempt_in_this_one():
     assert (found.candidate.backend, found.action["origin"], found.action["schedule"]) == ("triton", "default", DEFAULT)
 
 
+def test_samples_that_know_of_no_attempt_differ(toy):
+    context = Loop(steady).context
+    found = [
+        OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=number, seed=number + 1)))
+        for number in range(6)
+    ]
+    assert [proposal.action["origin"] for proposal in found[:2]] == ["default", "seed"]
+    drawn = [str(proposal.action["schedule"]) for proposal in found[2:]]
+    assert len(set(drawn)) > 2
+    assert str(DEFAULT) not in drawn
+    toy.seed = None
+    assert OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=1, seed=2))).candidate
+
+
 def known(*measured):
     """A context with these schedules judged: what differs from the default, and the speedup, or a status."""
     attempts = []

@@ -92,6 +92,7 @@ def make_evaluation(
     profile: Profile | None = None,
     rivals: Mapping[str, float] | None = None,
     variant: TimedVariant | None = None,
+    control: bool = False,
 ) -> Evaluation:
     """An evaluation as the referee would make it."""
     passed = status is Status.PASSED
@@ -117,6 +118,7 @@ def make_evaluation(
         candidate=candidate.sha256,
         problem=candidate.problem_id,
         backend=candidate.backend,
+        control=control,
         stage=stage,
         failed_stage=failed,
         status=status,
@@ -241,6 +243,7 @@ class FakeSession:
             profile=self.referee.profiles.get(word) if explain else None,
             rivals={rival.sha256: self._ratio(speedup, rival, confirm) for rival in rivals},
             variant=self._variant(),
+            control=control,
         )
         self.referee.point(f"judged {word} {confirm}")
         return evaluation

@@ -76,3 +76,123 @@ def test_what_is_missing_is_named(terminal, run, baseline, tmp_path):
     (run / "eval_results.json").unlink()
     (run / "level_2_problem_1_sample_0_kernel.py").write_text("")
     assert "nothing was judged" in said(run, "--baseline", baseline)
+
+
+# ------------------------------------------------------------------------------------------------ benches of the store
+
+
+@pytest.fixture
+def suite(tmp_path):
+    from campaign_fakes import REFERENCE
+
+    folder = tmp_path / "KernelBench" / "level1"
+    folder.mkdir(parents=True)
+    for number, name in ((1, "plus"), (2, "more")):
+        (folder / f"{number}_{name}.py").write_text(REFERENCE + f"\n# {name}\n")
+    return tmp_path / "KernelBench"
+
+
+@pytest.fixture
+def words(suite):
+    return ("--suite", "KernelBench", "--all", "--suite-dir", suite, "--coder", "scripted", "--samples", "1")
+
+
+def test_one_command_writes_judges_and_reports_and_goes_on_where_it_was(terminal, words):
+    page = terminal.folder / "report.html"
+    data = terminal.json("bench", "run", "mine", *words, "--html", page)
+    assert (data["status"], data["problems"], data["unjudged"]) == ("finished", 2, 0)
+    assert data["baselines"]["eager"]["all"]["geometric_mean"]["median"] == pytest.approx(1.1)
+    assert "<svg" in page.read_text()
+    judged = len(terminal.referee.judged)
+    text = terminal("bench", "run", "mine").stdout
+    assert "100.0%" in text
+    assert "KernelBench's rule" in text
+    assert len(terminal.referee.judged) == judged == 2
+    listed = terminal.json("bench", "list")["benches"]
+    assert [(found["bench"], found["samples"]) for found in listed] == [("mine", 2)]
+    assert terminal.json("bench", "report", "mine")["problems"] == 2
+
+
+def test_writing_and_judging_are_commands_of_their_own(terminal, words):
+    written = terminal.json("bench", "generate", "mine", *words)
+    assert (written["samples"], written["kernels"], written["status"]) == (2, 2, "paused")
+    assert terminal.referee.judged == []
+    assert (
+        "2 problems have samples that are missing or were not judged (2 of these)"
+        in terminal("bench", "report", "mine").stdout
+    )
+    assert terminal.json("bench", "evaluate", "mine")["unjudged"] == 0
+    assert len(terminal.referee.judged) == 2
+
+
+def test_a_bench_keeps_its_problems_and_its_coder(terminal, words, suite):
+    terminal("bench", "generate", "mine", *words)
+    for more, said in (
+        (("--coder", "offline"), "is written by scripted"),
+        (("KernelBench/level1/1", "--suite-dir", suite), "has other problems"),
+    ):
+        result = terminal("bench", "run", "mine", *more, code=2)
+        assert said in result.stderr
+    assert "no bench 'other' yet" in terminal("bench", "run", "other", code=2).stderr
+    assert "no bench 'other'" in terminal("bench", "evaluate", "other", code=2).stderr
+    assert "cannot be called '../x'" in terminal("bench", "generate", "../x", *words, code=2).stderr
+    assert terminal.json("bench", "generate", "mine", "--samples", "2")["samples"] == 4
+    assert "has 2 samples a problem" in terminal("bench", "generate", "mine", "--samples", "1", code=2).stderr
+
+
+def test_a_run_folder_round_trips_through_the_store(terminal, suite, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    results = {"1": [entry(0, 2.0)], "2": [entry(0, None)]}
+    (run / "eval_results.json").write_text(json.dumps(results))
+    for number in (1, 2):
+        (run / f"level_1_problem_{number}_sample_0_kernel.py").write_bytes(f"v{number}\r\n".encode())
+    told = terminal.json("bench", "import", run, "--as", "theirs", "--suite-dir", suite)
+    assert (told["level"], told["kernels"], told["claimed"]) == (1, 2, 2)
+    back = tmp_path / "back"
+    terminal("bench", "export", "theirs", back)
+    assert json.loads((back / "eval_results.json").read_text()) == results
+    assert (back / "level_1_problem_2_sample_0_kernel.py").read_bytes() == b"v2\r\n"
+
+    data = terminal.json("bench", "evaluate", "theirs")
+    assert data["baselines"]["eager"]["all"]["correct_rate"] == 1.0
+    terminal("bench", "export", "theirs", back)
+    entries = json.loads((back / "eval_results.json").read_text())
+    assert entries["2"][0]["correctness"] is True
+    assert entries["2"][0]["metadata"]["status"] == "PASSED"
+    for form, place in (("leaderboard", "board.json"), ("jsonl", "rows")):
+        terminal("bench", "export", "theirs", tmp_path / place, "--format", form)
+    board = json.loads((tmp_path / "board.json").read_text())
+    assert board["metadata"]["display_name"] == "theirs"
+    assert sorted(board["kernels"]) == [f"level_1_problem_{n}_sample_0" for n in (1, 2)]
+    assert [json.loads(line)["status"] for line in (tmp_path / "rows" / "samples.jsonl").read_text().splitlines()] == [
+        "PASSED"
+    ] * 2
+
+
+def test_a_dataset_has_a_card_that_says_what_its_columns_are(terminal, words, tmp_path):
+    terminal("bench", "run", "mine", *words)
+    terminal("bench", "export", "mine", tmp_path / "out", "--format", "jsonl")
+    card = (tmp_path / "out" / "README.md").read_text()
+    row = json.loads((tmp_path / "out" / "samples.jsonl").read_text().splitlines()[0])
+    assert card.startswith('---\npretty_name: "mine"\n')
+    assert "data_files: samples.jsonl" in card
+    for column in row:
+        assert f"`{column}`" in card or column.startswith("speedup_"), column
+
+
+def test_references_are_timed_as_controls(terminal, suite):
+    data = terminal.json("bench", "baselines", "times", "--suite", "KernelBench", "--all", "--suite-dir", suite)
+    assert (data["passed"], data["timed"]) == (2, 2)
+    assert [row["status"] for row in data["problems"]] == ["PASSED", "PASSED"]
+    assert "of 2 references passed as controls" in terminal("bench", "baselines", "times").stdout
+    assert len(terminal.referee.judged) == 2
+
+
+def test_sizes_are_set_by_the_option_that_sets_settings(terminal, words):
+    data = terminal.json("bench", "generate", "small", *words, "--set", "N=4", "--set", "threads=1")
+    assert data["samples"] == 2
+    rows = terminal.json("bench", "run", "small")
+    assert rows["problems"] == 2
+    assert "N=4" in terminal("runs", "show", "last").stdout
+    assert "no setting, and no constant" in terminal("bench", "generate", "x", *words, "--set", "n=4", code=2).stderr

@@ -1,0 +1,297 @@
+"""Benches from and to the files of others: KernelBench's run folders, baselines and leaderboard, and tables of rows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelwright import __version__
+from kernelwright.bench._kernelbench import KernelBenchRun, Slot
+from kernelwright.bench._stored import JudgedSample, StoredBench
+from kernelwright.errors import UsageError
+from kernelwright.records import Backend, Candidate, Environment, Problem, TimingSample
+from kernelwright.store import Sample
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+_NOT_TIMED = -1.0  # as KernelBench writes it
+CANDIDATE_ROLE = "candidate"
+
+
+class Imported(NamedTuple):
+    """What a run folder holds, as a bench has it."""
+
+    problems: Sequence[Problem]
+    samples: Sequence[Sample]
+
+
+def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Backend) -> Imported:
+    """The kernels and entries of a run folder as samples of the problems of its level.
+
+    A sample that has an entry and no kernel stays one without a candidate.
+
+    Args:
+        problems: of the level, which are known by their numbers there.
+
+    Raises:
+        UsageError: the run has a problem that ``problems`` lack.
+    """
+    from kernelwright.campaign import language_of
+
+    by_number = {problem.number: problem for problem in problems if problem.number is not None}
+    slots = sorted({*run.kernels, *run.entries})
+    unknown = sorted({slot.problem for slot in slots} - set(by_number))
+    if unknown:
+        told = ", ".join(map(str, unknown[:8]))
+        raise UsageError(
+            f"the run has problems that the suite's level lacks or that cannot be read: {told}",
+            hint="give the checkout that the run was made with as --suite-dir",
+        )
+    samples = []
+    for slot in slots:
+        problem = by_number[slot.problem]
+        source = run.kernels.get(slot)
+        candidate = None
+        if source is not None:
+            candidate = Candidate(
+                problem_id=problem.id, source=source, backend=backend, operator="given", author="imported"
+            )
+            candidate = candidate.model_copy(update={"backend": language_of(candidate)})
+        samples.append(
+            Sample(
+                problem=problem.id,
+                number=slot.sample,
+                candidate=candidate,
+                reason="" if candidate else "the run has an entry of it, and no kernel",
+                claimed=run.entries.get(slot),
+            )
+        )
+    return Imported(list(by_number.values()), samples)
+
+
+def runs_of_bench(store: Store, bench: StoredBench) -> dict[int, KernelBenchRun]:
+    """A bench as KernelBench's run folders, one for each level.
+
+    What was judged has an entry of that verdict; what was not has the entry that came with it, unchanged.
+
+    Raises:
+        UsageError: a problem has no number, by which KernelBench names kernels.
+    """
+    _require_numbers(bench)
+    found: dict[int, tuple[dict[Slot, str], dict[Slot, Mapping[str, Any]]]] = {}
+    for judged in bench.samples:
+        kernels, entries = found.setdefault(judged.problem.level, ({}, {}))
+        slot = Slot(int(judged.problem.number or 0), judged.sample.number)
+        if judged.sample.candidate is not None:
+            kernels[slot] = judged.sample.candidate.source
+        entry = entry_of(store, judged)
+        if entry is not None:
+            entries[slot] = entry
+    return {level: KernelBenchRun(level, *parts) for level, parts in sorted(found.items())}
+
+
+def entry_of(store: Store, judged: JudgedSample) -> Mapping[str, Any] | None:
+    """A sample's entry of ``eval_results.json``, times in milliseconds; None where nobody judged it."""
+    verdict = judged.verdict
+    if judged.evaluation is None or verdict is None:
+        if judged.sample.claimed is not None:
+            return judged.sample.claimed
+        if judged.sample.candidate is not None:
+            return None
+        return _entry(judged, compiled=False, correct=False, metadata={"status": "NO_CANDIDATE"}, stats={})
+    environment = judged.evaluation.environment
+    windows = [s for s in store.samples(judged.evaluation.id) if s.role == CANDIDATE_ROLE]
+    metadata = {
+        "hardware": environment.device,
+        "device": environment.device_class,
+        "judge": f"kernelwright {__version__}",
+        "status": verdict.status.value,
+        **({"reason": verdict.reason} if verdict.reason else {}),
+    }
+    return _entry(
+        judged,
+        compiled=judged.was_built,
+        correct=verdict.passed,
+        metadata=metadata,
+        stats=runtime_stats(windows, environment) if verdict.passed and windows else {},
+    )
+
+
+def _entry(
+    judged: JudgedSample, *, compiled: bool, correct: bool, metadata: Mapping[str, Any], stats: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    return {
+        "sample_id": judged.sample.number,
+        "compiled": compiled,
+        "correctness": correct,
+        "metadata": metadata,
+        "runtime": stats.get("mean", _NOT_TIMED),
+        "runtime_stats": stats,
+    }
+
+
+def runtime_stats(windows: Sequence[TimingSample], environment: Environment) -> dict[str, Any]:
+    """KernelBench's statistics of a time, in milliseconds, over windows of calls: mean, deviation, least and most.
+
+    Raises:
+        ValueError: there are no windows.
+    """
+    times = [window.latency_ms for window in windows]
+    if not times:
+        raise ValueError("statistics need at least one window")
+    return {
+        "mean": statistics.fmean(times),
+        "std": statistics.pstdev(times),
+        "min": min(times),
+        "max": max(times),
+        "num_trials": len(times),
+        "hardware": environment.device,
+        "device": environment.device_class,
+    }
+
+
+def baselines_json(store: Store, bench: StoredBench) -> dict[str, dict[str, dict[str, Any]]]:
+    """Times of the baselines that a bench was timed against: by baseline, then ``level1``, then the problem's file.
+
+    Each is what KernelBench's ``results/timing/HARDWARE/NAME.json`` holds. Of several samples of a problem, the windows
+    of all count.
+
+    Raises:
+        UsageError: nothing was timed.
+    """
+    _require_one_name_each(bench, _file_name)
+    windows: dict[str, dict[str, dict[str, list[TimingSample]]]] = {}
+    for judged in bench.samples:
+        if judged.evaluation is None or judged.evaluation.verdict.timing is None:
+            continue
+        for window in store.samples(judged.evaluation.id):
+            if window.role in bench.baselines:
+                level = windows.setdefault(window.role, {}).setdefault(f"level{judged.problem.level}", {})
+                level.setdefault(_file_name(judged.problem), []).append(window)
+    if not windows:
+        raise UsageError("nothing of this bench was timed", hint="'kernelwright bench evaluate NAME' times it")
+    where = bench.environments[-1]
+    return {
+        name: {
+            level: {file: runtime_stats(found, where) for file, found in files.items()}
+            for level, files in levels.items()
+        }
+        for name, levels in windows.items()
+    }
+
+
+def _file_name(problem: Problem) -> str:
+    """What KernelBench calls a problem's file: as it is called, where it has one."""
+    if problem.path is not None:
+        return Path(problem.path).name
+    return problem.name + ".py" if problem.number is None else f"{problem.number}_{problem.name}.py"
+
+
+def submission_json(bench: StoredBench, display_name: str, organization: str = "", notes: str = "") -> dict[str, Any]:
+    """What KernelBench's leaderboard takes: one kernel for each problem, by level and number.
+
+    Of several samples the fastest that passed is sent, else the first; a problem without a kernel is left out.
+
+    Raises:
+        UsageError: a problem has no number.
+    """
+    _require_numbers(bench)
+    kernels = {}
+    for problem in bench.problems:
+        own = [
+            found for found in bench.samples if found.problem.id == problem.id and found.sample.candidate is not None
+        ]
+        if own:
+            best = max(own, key=_merit)
+            assert best.sample.candidate is not None
+            kernels[f"level_{problem.level}_problem_{problem.number}_sample_0"] = best.sample.candidate.source
+    return {
+        "metadata": {"display_name": display_name, "organization": organization, "notes": notes},
+        "kernels": kernels,
+    }
+
+
+def _merit(found: JudgedSample) -> tuple[bool, float, int]:
+    verdict = found.verdict
+    passed = verdict is not None and verdict.passed
+    speedup = None if verdict is None or verdict.timing is None else next(iter(verdict.timing.speedup.values()), None)
+    return passed, speedup.low if speedup is not None else 0.0, -found.sample.number
+
+
+def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
+    """A flat row for each sample: what it is, what was said of it, and by whom; None where that is not known."""
+    for found in bench.samples:
+        candidate, verdict = found.sample.candidate, found.verdict
+        timing = None if verdict is None else verdict.timing
+        row: dict[str, Any] = {
+            "problem": found.problem.id,
+            "suite": found.problem.suite,
+            "level": found.problem.level,
+            "number": found.problem.number,
+            "category": found.problem.meta.category,
+            "problem_sha256": found.problem.sha256,
+            "sample": found.sample.number,
+            "candidate": None if candidate is None else candidate.sha256,
+            "source": None if candidate is None else candidate.source,
+            "backend": None if candidate is None else candidate.backend,
+            "author": None if candidate is None else candidate.author,
+            "status": None if verdict is None else verdict.status.value,
+            "stage": None if verdict is None or verdict.stage is None else verdict.stage.value,
+            "reason": verdict.reason if verdict is not None else found.sample.reason,
+            "correct": None if verdict is None else verdict.passed,
+            "kernelbench_correct": None if verdict is None else found.right_by_kernelbench,
+            "latency_ms": None if timing is None else timing.latency_ms.median,
+            "own_kernel_share": None if verdict is None else verdict.own_kernel_share,
+            "environment": None if verdict is None else verdict.environment,
+            "device": None if found.evaluation is None else found.evaluation.environment.device,
+            "claimed": None if found.sample.claimed is None else json.dumps(found.sample.claimed, sort_keys=True),
+        }
+        for name in bench.baselines:
+            speedup = None if timing is None else timing.speedup.get(name)
+            key = name.replace("-", "_")
+            row[f"speedup_{key}"] = None if speedup is None else speedup.median
+            row[f"speedup_{key}_low"] = None if speedup is None else speedup.low
+            row[f"speedup_{key}_high"] = None if speedup is None else speedup.high
+        yield row
+
+
+def _require_numbers(bench: StoredBench) -> None:
+    unnumbered = next((problem.id for problem in bench.problems if problem.number is None), None)
+    if unnumbered is not None:
+        raise UsageError(
+            f"{unnumbered} has no number, by which KernelBench knows problems", hint="use --format jsonl for this bench"
+        )
+    _require_one_name_each(bench, lambda problem: str(problem.number))
+
+
+def _require_one_name_each(bench: StoredBench, name: Callable[[Problem], str]) -> None:
+    """Refuse problems that would be one there: variants or sizes of one file, or those of several suites."""
+    seen: dict[tuple[int, str], str] = {}
+    for problem in bench.problems:
+        other = seen.setdefault((problem.level, name(problem)), problem.id)
+        if other != problem.id:
+            raise UsageError(
+                f"{other} and {problem.id} are one problem to KernelBench", hint="use --format jsonl for this bench"
+            )
+
+
+def reference_samples(problems: Sequence[Problem], backend: Backend) -> list[Sample]:
+    """Each problem's reference as a control in its own place."""
+    return [
+        Sample(
+            problem=problem.id,
+            number=0,
+            candidate=Candidate(
+                problem_id=problem.id,
+                source=f"{problem.source.rstrip()}\n\n\nModelNew = Model\n",
+                backend=backend,
+                operator="given",
+                author="reference",
+            ),
+        )
+        for problem in problems
+    ]

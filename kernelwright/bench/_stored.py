@@ -1,0 +1,194 @@
+"""A bench as the store has it: its samples with the verdicts on them, and outcomes from which figures are computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelwright.bench._outcomes import Outcome
+from kernelwright.bench._summary import Asked
+from kernelwright.campaign import plan_of
+from kernelwright.errors import UsageError
+from kernelwright.evaluator import sol_score
+from kernelwright.records import Environment, Problem, Stage, Verdict
+
+if TYPE_CHECKING:
+    from kernelwright.store import RunRow, Sample, Store, StoredEvaluation
+
+NO_CANDIDATE = "NO_CANDIDATE"  # a sample in which nothing came that could be judged
+_BUILT = (Stage.COMPILED, Stage.CHECKED, Stage.TIMED, Stage.CONFIRMED)
+_SOL_BASELINE = "eager"
+
+
+class JudgedSample(NamedTuple):
+    """A sample, and what the referee last said of it; None where it was not judged."""
+
+    problem: Problem
+    sample: Sample
+    evaluation: StoredEvaluation | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The referee's answer."""
+        return None if self.evaluation is None else self.evaluation.verdict
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do about it."""
+        return self.sample.candidate is None or self.evaluation is not None
+
+    @property
+    def was_built(self) -> bool:
+        """Whether it was built, whatever came of it."""
+        return self.verdict is not None and self.verdict.stage in _BUILT
+
+    @property
+    def right_by_kernelbench(self) -> bool:
+        """Whether KernelBench's own rule, ``allclose`` on the same trials, would have called it correct."""
+        verdict = self.verdict
+        return verdict is not None and verdict.correctness is not None and verdict.correctness.kernelbench_allclose
+
+
+class StoredBench(NamedTuple):
+    """All that is known of a bench in the environments in which its languages were judged.
+
+    Attributes:
+        environments: where its samples were judged; empty where none was.
+        samples: in the order of the problems, then by number.
+        baselines: those that it was timed against, in the order of its settings.
+    """
+
+    run: RunRow
+    problems: Sequence[Problem]
+    samples: Sequence[JudgedSample]
+    environments: Sequence[Environment]
+    baselines: Sequence[str]
+
+    @property
+    def finished(self) -> list[Problem]:
+        """The problems of which all samples are there and are over; a folder that was imported has all it ever had."""
+        plan = plan_of(self.run)
+        counts = Counter(found.problem.id for found in self.samples)
+        open_ones = {found.problem.id for found in self.samples if not found.is_over}
+        wanted = plan.samples if plan.origin == "written" else 0
+        return [p for p in self.problems if p.id not in open_ones and counts[p.id] >= wanted]
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The finished problems as figures name them."""
+        return [Asked(name=p.id, level=p.level, category=p.meta.category) for p in self.finished]
+
+    @property
+    def unjudged(self) -> int:
+        """Samples that are there and were not judged."""
+        return sum(not found.is_over for found in self.samples)
+
+    @property
+    def too_small(self) -> int:
+        """Samples that passed and whose time says nothing, since a call takes too little of it."""
+        return sum(found.verdict is not None and bool(found.verdict.too_small) for found in self.samples)
+
+    @property
+    def devices(self) -> str:
+        """What it was judged on, in words; empty where it was not."""
+        return ", ".join(dict.fromkeys(environment.device for environment in self.environments))
+
+    def outcomes(self) -> list[Outcome]:
+        """What the referee said of each sample that is over."""
+        return [_outcome(found) for found in self.samples if found.is_over]
+
+    def outcomes_by_kernelbench(self) -> list[Outcome]:
+        """What KernelBench's own rule would have said. What the referee refused has no time, and so no speedup."""
+        return [_outcome(found)._replace(correct=found.right_by_kernelbench) for found in self.samples if found.is_over]
+
+    def caught(self) -> Mapping[str, int]:
+        """How many samples of finished problems that KernelBench's rule would have let pass ended with which status."""
+        finished = {problem.id for problem in self.finished}
+        statuses = [
+            found.verdict.status.value
+            for found in self.samples
+            if found.verdict is not None and not found.verdict.passed and found.right_by_kernelbench
+            if found.problem.id in finished
+        ]
+        return dict(Counter(statuses).most_common())
+
+
+def load_bench(store: Store, run: RunRow, environment: str | None = None) -> StoredBench:
+    """A bench with its verdicts: of the environment that is named, else of that in which its language was judged last.
+
+    Of several verdicts on a sample the latest counts; what is quarantined does not.
+
+    Args:
+        environment: its id, or the beginning of it.
+
+    Raises:
+        UsageError: nothing of the bench was judged there.
+    """
+    problems = store.run_problems(run.id)
+    evaluations = [found for found in store.evaluations(run_id=run.id) if found.quarantined is None]
+    last = {found.candidate.backend: found.environment.id for found in evaluations}
+    if environment is None:
+        chosen = set(last.values())
+    else:
+        known_ids = {found.environment.id for found in evaluations}
+        chosen = {name for name in known_ids if name.startswith(environment)} if environment else set()
+        if not chosen:
+            told = ", ".join(sorted(known_ids)) or "it was judged nowhere yet"
+            raise UsageError(f"nothing of this bench was judged in {environment!r}", hint=f"environments: {told}")
+    by_candidate: dict[tuple[str, str], StoredEvaluation] = {}
+    for found in evaluations:
+        if found.environment.id in chosen:
+            by_candidate[found.verdict.problem, found.verdict.candidate] = found
+    known = {problem.id: problem for problem in problems}
+    samples = [
+        JudgedSample(
+            known[sample.problem],
+            sample,
+            None if sample.candidate is None else by_candidate.get((sample.problem, sample.candidate.sha256)),
+        )
+        for sample in store.run_samples(run.id)
+    ]
+    timed = {name for found in by_candidate.values() if found.verdict.timing for name in found.verdict.timing.speedup}
+    return StoredBench(
+        run=run,
+        problems=problems,
+        samples=samples,
+        environments=list({found.environment.id: found.environment for found in by_candidate.values()}.values()),
+        baselines=[name for name in run.config.baselines if name in timed] or list(run.config.baselines),
+    )
+
+
+def _outcome(found: JudgedSample) -> Outcome:
+    problem, number, verdict = found.problem, found.sample.number, found.verdict
+    about: dict[str, Any] = {
+        "problem": problem.id,
+        "level": problem.level,
+        "category": problem.meta.category,
+        "sample": number,
+    }
+    if verdict is None:
+        return Outcome(**about, compiled=False, correct=False, speedups={}, status=NO_CANDIDATE)
+    timing = None if verdict.too_small else verdict.timing
+    speedups = {} if timing is None else {name: speedup.median for name, speedup in timing.speedup.items()}
+    return Outcome(
+        **about,
+        compiled=found.was_built,
+        correct=verdict.passed,
+        speedups=speedups,
+        own_share=verdict.own_kernel_share,
+        sol=_sol(verdict),
+        status=verdict.status.value,
+    )
+
+
+def _sol(verdict: Verdict) -> float | None:
+    """Its SOL score by the profile's distance to the roofline; None where one of them is not known."""
+    timing, profile = None if verdict.too_small else verdict.timing, verdict.profile
+    distance = 0.0 if profile is None else profile.metrics.get("distance_to_roofline", 0.0)
+    baseline = None if timing is None else timing.speedup.get(_SOL_BASELINE)
+    if timing is None or baseline is None or distance <= 0:
+        return None
+    time_ms = timing.latency_ms.median
+    light_ms, baseline_ms = time_ms / distance, time_ms * baseline.median
+    return sol_score(time_ms, baseline_ms, light_ms) if baseline_ms > light_ms else None

@@ -1,0 +1,240 @@
+"""One problem of a bench: independent samples are written, and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.agents import Assignment, Coder, CoderError, RoleFailed, StepContext, Workbench
+from kernelwright.agents.llm import AwaitingReply, ModelFault
+from kernelwright.agents.llm import Stopped as ModelStopped
+from kernelwright.campaign._lane import Lane, LaneSession
+from kernelwright.campaign._locks import RunLock
+from kernelwright.campaign._problem_job import ATTEMPTS_ON_MACHINE_ERROR, Awaiting, Stopped, verdict_summary
+from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
+from kernelwright.campaign._sample_results import SamplePlan
+from kernelwright.campaign._stopping import StopWatch
+from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError, UsageError
+from kernelwright.records import Candidate, Problem, RunConfig, Status, sha256_text
+from kernelwright.store import Sample
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store, StoredEvaluation
+
+
+class _NoAnswer(Exception):
+    """A sample that was asked for and that nobody answered."""
+
+
+def lock_of(run_id: str, problem_id: str) -> str:
+    """The name of the lock that whoever works on a problem of a bench holds."""
+    return f"{run_id}.{sha256_text(problem_id)[:16]}"
+
+
+@dataclass(frozen=True)
+class SampleJob:
+    """The work on one problem. Several processes may share a bench: a problem is worked on by one of them at a time.
+
+    Attributes:
+        coder: who writes what is missing; None where nothing is to be written.
+        judges: whether what is not judged yet in ``environment`` is judged.
+        environment: where candidates of a language are judged, its id.
+    """
+
+    run_id: str
+    problem: Problem
+    config: RunConfig
+    plan: SamplePlan
+    store: Store
+    lane: Lane
+    coder: Coder | None
+    judges: bool
+    environment: Callable[[Candidate], str]
+    watch: StopWatch
+    tell: Callable[[CampaignEvent], None]
+
+    def run(self) -> RunResult | None:
+        """Do what is left; returns the problem's row, None where another process works on it.
+
+        Raises:
+            Stopped: a stop was asked for.
+            Awaiting: replies are still to be written.
+            KernelwrightError: what concerns the whole run.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(RunLock(self.store.path, lock_of(self.run_id, self.problem.id)))
+            except UsageError as error:
+                self._emit("note", text=f"{self.problem.id} is left to another process ({error.message})")
+                return None
+            return self._attempts()
+
+    def _attempts(self) -> RunResult:
+        started = self.watch.seconds
+        session = self.lane.session(self.problem, self.config.backend, self.config.baselines, partial(self._stage))
+        for left in reversed(range(ATTEMPTS_ON_MACHINE_ERROR)):
+            try:
+                awaited = self._write(session)
+                self._judge(session)
+                if awaited:
+                    raise Awaiting(awaited)
+                return self._row(self.watch.seconds - started)
+            except ModelStopped as stopped:
+                raise Stopped(stopped.message) from None
+            except BudgetReached as reached:
+                self._emit("note", text=reached.message)
+                raise Stopped("budget") from None
+            except InvalidReferenceError as error:
+                return self._row(self.watch.seconds - started, invalid=str(error))
+            except SandboxError:
+                raise
+            except MachineError as error:
+                self.store.event(self.run_id, "machine-error", {"problem": self.problem.id, "error": str(error)})
+                self._emit("note", text=f"fault of the machine: {error}" + ("; trying again" if left else ""))
+                if not left:
+                    return self._row(self.watch.seconds - started, fault=str(error))
+            finally:
+                session.close()  # another try gets a new one
+        raise AssertionError("unreachable")
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    def _write(self, session: LaneSession) -> tuple[str, ...]:
+        """Write the samples that are missing; returns the places where replies are awaited."""
+        if self.coder is None:
+            return ()
+        have = {sample.number for sample in self.store.run_samples(self.run_id, self.problem.id)}
+        bench = Workbench(session.call)
+        awaited = []
+        for number in sorted(set(range(self.plan.samples)) - have):
+            self._stop_if_asked()
+            try:
+                sample = self._sample(self.coder, bench, number)
+            except AwaitingReply as waiting:
+                awaited.append(str(waiting.data["path"]))
+                continue
+            except _NoAnswer as fault:  # another day's call may have one
+                self._emit("note", text=f"{self.problem.id}, sample {number}: {fault}; it is asked for again next time")
+                continue
+            self.store.add_sample(self.run_id, sample)
+            self._emit("proposed", round=number, text=sample.reason or "written")
+        return tuple(awaited)
+
+    def _sample(self, coder: Coder, bench: Workbench, number: int) -> Sample:
+        """An answer that knows of no other one.
+
+        Raises:
+            _NoAnswer: the model could not be reached, which says nothing about it.
+        """
+        seed = int(sha256_text(f"{self.plan.seed}:{self.problem.id}:{number}")[:12], 16) + 1
+        context = StepContext(
+            problem=self.problem,
+            backend=self.config.backend,
+            round=0,
+            rounds=1,
+            bench=bench,
+            baseline=self.config.baselines[0],
+            assignment=Assignment(sample=number, seed=seed),
+        )
+        try:
+            proposal = coder.propose(context)
+        except (RoleFailed, CoderError) as failed:
+            if isinstance(failed.__cause__, ModelFault):
+                raise _NoAnswer(failed.message) from failed
+            return Sample(problem=self.problem.id, number=number, candidate=None, reason=failed.message)
+        if proposal.candidate is None:
+            return Sample(problem=self.problem.id, number=number, candidate=None, reason=proposal.rationale)
+        return Sample(problem=self.problem.id, number=number, candidate=proposal.candidate)
+
+    # ------------------------------------------------------------------------------------------- judging
+
+    def _judge(self, session: LaneSession) -> None:
+        if not self.judges:
+            return
+        samples = self.store.run_samples(self.run_id, self.problem.id)
+        for sample in samples:
+            if sample.candidate is None or self._verdict_on(sample.candidate) is not None:
+                continue
+            self._stop_if_asked()
+            evaluation = session.judge(sample.candidate, control=self.plan.control)
+            self.store.record_evaluation(evaluation, run_id=self.run_id, step=sample.number)
+            self._emit("judged", round=sample.number, rounds=len(samples), **verdict_summary(evaluation))
+
+    def _verdict_on(self, candidate: Candidate) -> StoredEvaluation | None:
+        return self.store.find_evaluation(
+            candidate=candidate.sha256,
+            problem=self.problem.id,
+            run_id=self.run_id,
+            environment=self.environment(candidate),
+            control=self.plan.control,
+        )
+
+    # --------------------------------------------------------------------------------------------- telling
+
+    def _row(self, seconds: float, *, invalid: str = "", fault: str = "") -> RunResult:
+        """How the problem stands: its best sample, or why there is none."""
+        samples = self.store.run_samples(self.run_id, self.problem.id)
+        candidates = [sample.candidate for sample in samples if sample.candidate is not None]
+        judged = [found for found in map(self._verdict_on, candidates) if found is not None]
+        if invalid or fault:
+            status = Status.INVALID_REFERENCE if invalid else None
+            return RunResult(
+                problem=self.problem.id,
+                state="failed",
+                status=status,
+                reason=invalid or fault,
+                seconds=seconds,
+                retry=bool(fault),
+            )
+        missing = self.plan.samples - len(samples) if self.plan.origin == "written" else 0
+        if missing > 0 or len(judged) < len(candidates):
+            return RunResult(problem=self.problem.id, state="pending", rounds=len(samples), seconds=seconds)
+        passed = [found for found in judged if found.verdict.passed]
+        if not passed:
+            last = judged[-1].verdict if judged else None
+            reason = last.reason if last else next((s.reason for s in reversed(samples) if s.reason), "no sample")
+            return RunResult(
+                problem=self.problem.id,
+                state="failed",
+                status=None if last is None else last.status,
+                reason=reason,
+                rounds=len(samples),
+                seconds=seconds,
+            )
+        best = max(passed, key=self._lower_bound)
+        timing = best.verdict.timing
+        return RunResult(
+            problem=self.problem.id,
+            state="done",
+            candidate=best.verdict.candidate,
+            evaluation=best.id,
+            stage=best.verdict.stage,
+            status=best.verdict.status,
+            confirmed=timing is not None and timing.confirmed,
+            latency_ms=None if timing is None else timing.latency_ms,
+            speedup={} if timing is None else dict(timing.speedup),
+            rounds=len(samples),
+            seconds=seconds,
+            sandbox=best.verdict.sandbox,
+            environment=best.verdict.environment,
+            variant=best.verdict.variant,
+            too_small=best.verdict.too_small,
+        )
+
+    def _lower_bound(self, found: StoredEvaluation) -> float:
+        speedup = found.verdict.speedup(self.config.baselines[0])
+        return 0.0 if speedup is None else speedup.low
+
+    def _stop_if_asked(self) -> None:
+        if reason := self.watch.reason():
+            raise Stopped(reason)
+
+    def _stage(self, name: str) -> None:
+        self._emit("stage", stage=name)
+
+    def _emit(self, kind: EventKind, **data: Any) -> None:
+        facts: Mapping[str, Any] = data
+        self.tell(CampaignEvent(kind, self.problem.id, facts))

@@ -1,0 +1,31 @@
+"""What a bench is asked for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from kernelwright.records import Record
+
+
+class SamplePlan(Record):
+    """Independent samples of each problem, none of which knows of another.
+
+    Attributes:
+        name: what people call the bench; unique in its store.
+        samples: of each problem.
+        seed: what a Coder that draws draws from, with the problem and the sample's number.
+        origin: ``written`` by a Coder, ``imported`` from a folder of kernels, or ``references``: the references
+            themselves, as controls.
+    """
+
+    name: str = Field(pattern=r"^[\w][\w .+-]{0,79}$")
+    samples: int = Field(default=1, ge=1)
+    seed: int = 0
+    origin: Literal["written", "imported", "references"] = "written"
+
+    @property
+    def control(self) -> bool:
+        """Whether what is judged is no candidate."""
+        return self.origin == "references"
