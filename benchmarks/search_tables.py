@@ -9,7 +9,9 @@ fits. Schedules that are built into the same machine code are one kernel. First 
 by the referee, in turns with eager. What is there already is kept, so that it can be ended and begun again.
 
 One process may run a kernel some percent faster or slower than the next one does, by where its memory lies. ``--again``
-measures all kernels once more, each in another process; the speedup is the median of a kernel's measurements.
+measures all kernels once more, each in another process; the speedup is the median of a kernel's measurements. With
+``--near 0.12``, only those are that lie within 0.12 (of the logarithm) of the best one: who might be the best of all;
+and with ``--most 2``, only those that were not measured twice yet.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--build-only", action="store_true", help="time nothing yet: for a machine that is busy")
     parser.add_argument("--again", action="store_true", help="measure everything once more")
+    parser.add_argument("--near", type=float, default=math.inf, help="with --again: only what is so near to the best")
+    parser.add_argument("--most", type=int, default=sys.maxsize, help="with --again: only what was measured less often")
     arguments = parser.parse_args()
     settings = Settings(baselines=("eager",), check_trials=1, looks=(PAIRS,))
     with Referee(settings) as referee:
@@ -81,7 +85,7 @@ def main() -> int:
                 build(table, problem, session)
                 write(path, table)
                 if not arguments.build_only:
-                    measure(table, problem, session, again=arguments.again)
+                    measure(table, problem, session, arguments)
                     write(path, table)
             known = sum(row["log_speedup"] is not None for row in table["kernels"])
             count = len(table["kernels"])
@@ -196,9 +200,14 @@ def build(table: dict[str, Any], problem: Problem, session: ProblemSession) -> N
         table["schedules"][name] = by_source[generated.source]
 
 
-def measure(table: dict[str, Any], problem: Problem, session: ProblemSession, *, again: bool = False) -> None:
-    """Judge each kernel that has no time yet, or all that have one once more, in an order of its own."""
+def measure(table: dict[str, Any], problem: Problem, session: ProblemSession, arguments: argparse.Namespace) -> None:
+    """Judge each kernel that has no time yet, or those that are asked for once more, in an order of their own."""
+    again: bool = arguments.again
     rows = [row for row in table["kernels"] if (row.get("status") == "PASSED" if again else "status" not in row)]
+    if again:
+        best = max((row["log_speedup"] for row in rows), default=0.0)
+        rows = [row for row in rows if best - row["log_speedup"] <= arguments.near]
+        rows = [row for row in rows if len(row["log_speedups"]) < arguments.most]
     sources = written(problem, session.call, table["space"]) if rows else {}
     if again:
         random.shuffle(rows)
