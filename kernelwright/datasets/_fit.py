@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,14 @@ from kernelwright.records import Problem
 FIT_ENTRY = "kernelwright.datasets._runtime:fit_entry"
 FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
 FIT_FLOPS = 400_000_000
+_LARGEST = 1 << 62
+_DEEPEST = 8
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 
 
 class Fit(NamedTuple):
@@ -36,7 +45,7 @@ def fitted(
     most_bytes: int = FIT_BYTES,
     most_flops: int = FIT_FLOPS,
 ) -> Fit:
-    """Halve whole-number constants of a problem's file, the one that helps most each time, until it fits.
+    """Halve whole-number constants of a problem's file, the largest that helps each time, until it fits.
 
     Only the first variant is looked at. What is changed is part of the problem's id, as with :func:`resized`.
 
@@ -76,11 +85,25 @@ def _numbers(source: str) -> dict[str, tuple[int, list[tuple[int, int]]]]:
         starts.append(starts[-1] + len(line))
     found: dict[str, tuple[int, list[tuple[int, int]]]] = {}
     for name, node in assigned(ast.parse(source)):
-        if not isinstance(node, ast.Constant) or type(node.value) is not int or node.end_lineno != node.lineno:
+        value = _whole(node)
+        if value is None or node.end_lineno != node.lineno:
             continue
         encoded = lines[node.lineno - 1].encode()
         first, last = (len(encoded[:offset].decode()) for offset in (node.col_offset, node.end_col_offset or 0))
         start = starts[node.lineno - 1]
         _, places = found.get(name, (0, []))
-        found[name] = (node.value, [*places, (start + first, start + last)])
+        found[name] = (value, [*places, (start + first, start + last)])
     return {name: entry for name, entry in found.items() if entry[0] > 1}
+
+
+def _whole(node: ast.expr, depth: int = 0) -> int | None:
+    """The whole number that an expression of numbers alone is, such as ``2048 * 2``; None for anything else."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int and abs(node.value) < _LARGEST else None
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC or depth > _DEEPEST:
+        return None
+    left, right = _whole(node.left, depth + 1), _whole(node.right, depth + 1)
+    if left is None or right is None or (right == 0 and isinstance(node.op, ast.FloorDiv)):
+        return None
+    value = _ARITHMETIC[type(node.op)](left, right)
+    return value if abs(value) < _LARGEST else None

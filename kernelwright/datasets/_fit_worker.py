@@ -39,8 +39,8 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
     for _ in range(_STEPS):
         if _excess(now, payload) <= 1:
             break
-        step = min(_smaller(payload, values), key=lambda found: _excess(found[1], payload), default=None)
-        if step is None or _excess(step[1], payload) >= _excess(now, payload):
+        step = _next(payload, values, _excess(now, payload))
+        if step is None:
             break
         values, now = step
     changed = {name: value for name, value in values.items() if value != given[name]}
@@ -48,16 +48,24 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
     return {"sizes": changed, "fits": fits, "bytes": now[0], "flops": now[1], "reason": ""}
 
 
-def _smaller(payload: Mapping[str, Any], values: Values) -> Iterable[tuple[Values, tuple[int, int]]]:
-    """The problem with one constant halved, for each with which it still runs."""
+def _next(payload: Mapping[str, Any], values: Values, excess: float) -> tuple[Values, tuple[int, int]] | None:
+    """The problem with one constant halved: the largest one that helps and with which it still runs, so that the sizes
+    stay in proportion; of equal ones that which helps most."""
+    found = []
     for name, value in values.items():
         if value < _LEAST:
             continue
         halved = {**values, name: value // 2}
         try:
-            yield halved, _load(payload, halved)
+            load = _load(payload, halved)
         except ReferenceFault:
             continue
+        if _excess(load, payload) < excess:
+            found.append((value, -_excess(load, payload), name, halved, load))
+    if not found:
+        return None
+    _, _, _, halved, load = max(found, key=lambda one: one[:2])
+    return halved, load
 
 
 def _excess(load: tuple[int, int], payload: Mapping[str, Any]) -> float:
