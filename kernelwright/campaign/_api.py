@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.campaign._campaign import Campaign, OpenReferee, open_local_referee
+from kernelwright.campaign._campaign import Campaign
+from kernelwright.campaign._driver import OpenReferee, open_local_referee
 from kernelwright.campaign._recipes import with_recipe
 from kernelwright.campaign._results import CampaignEvent
 from kernelwright.campaign._variants import at_variant

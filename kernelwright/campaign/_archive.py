@@ -21,7 +21,8 @@ from kernelwright.agents import (
     tester_from_spec,
 )
 from kernelwright.agents.llm import Limits, Models
-from kernelwright.campaign._campaign import OpenReferee, open_local_referee, run_config
+from kernelwright.campaign._campaign import run_config
+from kernelwright.campaign._driver import OpenReferee, open_local_referee
 from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.config import Settings

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, open_checkpoints, verifier_from_spec
 from kernelwright.agents.llm import Limits, Models, absolute_spec, is_model
+from kernelwright.campaign._driver import Driver
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._memory import RunMemory
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
 from kernelwright.campaign._recipes import load_recipe, planned_search
 from kernelwright.campaign._referee import RefereeLike
-from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult, RunStatus
+from kernelwright.campaign._results import CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._schedule import Schedule
 from kernelwright.campaign._searched import languages_of
-from kernelwright.campaign._stopping import DeviceSeconds, StopWatch, stop_on_signals
+from kernelwright.campaign._stopping import DeviceSeconds, StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
-from kernelwright.errors import StoreError, UsageError
+from kernelwright.errors import UsageError
 from kernelwright.records import Problem, RunConfig
 
 if TYPE_CHECKING:
@@ -39,15 +40,6 @@ STATUS_OF_STOP: dict[str, RunStatus] = {
 ENDED = frozenset({"finished", "cancelled"})
 PARALLEL_WITH_MODELS = 8
 BUDGETS = ("max_minutes", "max_cost_usd", "max_tokens", "max_device_seconds")
-
-OpenReferee = Callable[[Settings], AbstractContextManager[RefereeLike]]
-
-
-def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike]:
-    """The referee on this machine."""
-    from kernelwright.evaluator import Referee
-
-    return Referee(settings)
 
 
 def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
@@ -89,36 +81,11 @@ def settings_of(settings: Settings, config: RunConfig) -> Settings:
     return settings.with_values(f"run {config.recipe}", **{**kept, **budgets})
 
 
-class Campaign:
-    """Runs problems in order and keeps everything in the store.
+class Campaign(Driver):
+    """Runs problems in order and keeps everything in the store; see :class:`Driver`.
 
-    Args:
-        settings: what to use; a resumed run uses the settings that it was started with, except for ``store``,
-            ``cache_dir`` and the budget.
-        store: where everything goes.
-        open_referee: makes the referee for settings; the local one by default.
-        tell: told every step of progress.
-        wait: how a run's watch waits for so many seconds before a model is asked again; it returns a reason to stop.
-        signals: let Ctrl-C and SIGTERM end the run after the work in flight (the command line does; a library user's
-            own handlers are left alone).
+    A resumed run uses the settings that it was started with, except for ``store``, ``cache_dir`` and the budget.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        *,
-        open_referee: OpenReferee = open_local_referee,
-        tell: Callable[[CampaignEvent], None] = lambda event: None,
-        wait: Callable[[StopWatch, float], str] = StopWatch.wait,
-        signals: bool = False,
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._open_referee = open_referee
-        self._tell = tell
-        self._wait = wait
-        self._signals = signals
 
     def run(self, problems: Sequence[Problem], *, every_variant: bool = False) -> CampaignResult:
         """Start a run.
@@ -206,14 +173,6 @@ class Campaign:
             budgets=tuple(name for name in BUDGETS if getattr(config, name) is not None),
         )
 
-    def _asked_to_stop(self, run_id: str, config: RunConfig, device_seconds: DeviceSeconds) -> str:
-        """Why the run is to stop after the work in flight: somebody said so, or the referee's time is used up."""
-        status = self._store.run_status(run_id)
-        if status in {"cancelled", "paused"}:
-            return status
-        most = config.max_device_seconds
-        return "budget" if most is not None and device_seconds.so_far() >= most else ""
-
     def _jobs(self, run: _Run, problems: Sequence[Problem], watch: StopWatch) -> str:
         """Work on the problems that are not done yet; returns the reason of an early stop, or an empty string."""
         rows = {row.problem: row for row in self.rows(run.id)}
@@ -276,25 +235,9 @@ class Campaign:
         self._store.set_problem_state(job.run_id, job.problem.id, row.state, row.model_dump_json())
         self._emit("problem-finished", job.problem.id, row=row.model_dump(mode="json"))
 
-    def _with_signals(self, watch: StopWatch, work: Callable[[], str]) -> str:
-        if not self._signals:
-            return work()
-        with stop_on_signals(watch, lambda: self._emit("stopping", reason="interrupted")):
-            return work()
-
     def rows(self, run_id: str) -> tuple[RunResult, ...]:
         """The row of each problem of a run, in its order; those not finished are ``pending`` or ``running``."""
         return rows_of(self._store, run_id)
-
-    def _close(self, run_id: str, status: RunStatus, seconds: float) -> None:
-        """Write how the run ended. A store that is full or gone must not hide the error that led here."""
-        with suppress(StoreError):
-            self._store.add_run_seconds(run_id, seconds)
-            if self._store.run_status(run_id) != "cancelled":
-                self._store.set_run_status(run_id, status)
-
-    def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
-        self._tell(CampaignEvent(kind, problem, data))
 
 
 @dataclass(frozen=True)

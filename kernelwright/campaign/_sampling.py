@@ -7,10 +7,10 @@ other has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelwright.agents import coder_from_spec
 from kernelwright.agents.llm import Limits, Models, absolute_spec
@@ -19,22 +19,21 @@ from kernelwright.campaign._campaign import (
     PARALLEL_WITH_MODELS,
     SECONDS_PER_MINUTE,
     STATUS_OF_STOP,
-    OpenReferee,
     models_of,
-    open_local_referee,
     rows_of,
     settings_of,
 )
+from kernelwright.campaign._driver import Driver
 from kernelwright.campaign._lane import Lane
 from kernelwright.campaign._locks import RunLock, is_held
-from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunStatus
+from kernelwright.campaign._results import CampaignResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._sample_job import SampleJob, lock_of
 from kernelwright.campaign._sample_results import SamplePlan
 from kernelwright.campaign._schedule import Schedule
-from kernelwright.campaign._stopping import DeviceSeconds, StopWatch, stop_on_signals
+from kernelwright.campaign._stopping import DeviceSeconds, StopWatch
 from kernelwright.config import Settings
-from kernelwright.errors import StoreError, UsageError
+from kernelwright.errors import UsageError
 from kernelwright.records import Problem, RunConfig
 from kernelwright.store import Sample
 
@@ -45,32 +44,11 @@ if TYPE_CHECKING:
 MOST_RUNS = 10_000  # of a store, that are looked through for a bench
 
 
-class Sampler:
-    """Makes benches and works on them.
+class Sampler(Driver):
+    """Makes benches and works on them; see :class:`Driver`.
 
-    Args:
-        settings: what to use; work on a bench uses the settings that it was made with, at today's places.
-        store: where everything goes.
-        open_referee: makes the referee for settings; the local one by default.
-        tell: told every step of progress.
-        signals: let Ctrl-C and SIGTERM end the work after what is in flight.
+    Work on a bench uses the settings that it was made with, at today's places.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        *,
-        open_referee: OpenReferee = open_local_referee,
-        tell: Callable[[CampaignEvent], None] = lambda event: None,
-        signals: bool = False,
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._open_referee = open_referee
-        self._tell = tell
-        self._signals = signals
-        self._elsewhere: set[str] = set()  # problems that another process had
 
     def create(self, plan: SamplePlan, problems: Sequence[Problem], samples: Sequence[Sample] = ()) -> str:
         """Make a bench; returns the id of its run.
@@ -153,10 +131,7 @@ class Sampler:
         except KeyboardInterrupt:
             status, reason = "interrupted", "interrupted"
         finally:
-            with suppress(StoreError):  # a store that is full or gone must not hide the error that led here
-                self._store.add_run_seconds(run_id, watch.seconds)
-                if self._store.run_status(run_id) != "cancelled":
-                    self._store.set_run_status(run_id, status)
+            self._close(run_id, status, watch.seconds)
         return CampaignResult(
             run_id=run_id,
             status=status,
@@ -174,13 +149,6 @@ class Sampler:
             return "finished"
         return "running" if any(is_held(self._store.path, lock_of(run_id, name)) for name in left) else "paused"
 
-    def _asked_to_stop(self, run_id: str, config: RunConfig, spent: DeviceSeconds) -> str:
-        status = self._store.run_status(run_id)
-        if status in {"cancelled", "paused"}:
-            return status
-        most = config.max_device_seconds
-        return "budget" if most is not None and spent.so_far() >= most else ""
-
     def _jobs(self, work: _Work, problems: Sequence[Problem], watch: StopWatch) -> str:
         """Work on all problems; returns the reason of an early stop, or an empty string."""
         patience = work.settings.mailbox_minutes
@@ -190,7 +158,7 @@ class Sampler:
             self._store,
             work.run_id,
             Limits(work.config.max_cost_usd, work.config.max_tokens),
-            wait=watch.wait,
+            wait=lambda seconds: self._wait(watch, seconds),
             note=lambda kind, data: self._store.event(work.run_id, kind, data),
         )
         roles = RunRoles(work.config, work.settings, clients, work.referee, self._tell)
@@ -199,12 +167,13 @@ class Sampler:
             work.models.close()
             lane.abort()
 
+        elsewhere: set[str] = set()  # problems that another process had
         with closing(lane):
-            schedule = Schedule(
+            schedule: Schedule[SampleJob] = Schedule(
                 watch,
                 side_by_side=side_by_side,
                 patience_s=None if patience is None else patience * SECONDS_PER_MINUTE,
-                work=self._one,
+                work=lambda job: self._one(job, elsewhere),
                 waiting=lambda places: self._emit("awaiting", places=list(places)),
                 abort=abort,
             )
@@ -225,33 +194,24 @@ class Sampler:
                 for problem in problems
             ]
             while jobs:
-                self._elsewhere.clear()
+                elsewhere.clear()
                 if reason := schedule.run(jobs):
                     return reason
                 # What another process had and has let go of, it may have died over.
-                jobs = [job for job in jobs if job.problem.id in self._elsewhere and not self._is_held(job)]
+                jobs = [job for job in jobs if job.problem.id in elsewhere and not self._is_held(job)]
             return ""
 
     def _is_held(self, job: SampleJob) -> bool:
         return is_held(self._store.path, lock_of(job.run_id, job.problem.id))
 
-    def _one(self, job: SampleJob) -> None:
+    def _one(self, job: SampleJob, elsewhere: set[str]) -> None:
         self._emit("problem-started", job.problem.id)
         row = job.run()
         if row is None:
-            self._elsewhere.add(job.problem.id)
+            elsewhere.add(job.problem.id)
         else:
             self._store.set_problem_state(job.run_id, job.problem.id, row.state, row.model_dump_json())
             self._emit("problem-finished", job.problem.id, row=row.model_dump(mode="json"))
-
-    def _with_signals(self, watch: StopWatch, work: Callable[[], str]) -> str:
-        if not self._signals:
-            return work()
-        with stop_on_signals(watch, lambda: self._emit("stopping", reason="interrupted")):
-            return work()
-
-    def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
-        self._tell(CampaignEvent(kind, problem, data))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.campaign._campaign import ENDED, OpenReferee, open_local_referee, problems_of
+from kernelwright.campaign._campaign import ENDED, problems_of
 from kernelwright.campaign._costs import BASELINE
+from kernelwright.campaign._driver import OpenReferee, open_local_referee
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._results import CampaignEvent, RunResult, RunStatus
 from kernelwright.campaign._stopping import StopWatch, stop_on_signals
