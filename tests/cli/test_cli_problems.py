@@ -109,7 +109,7 @@ def test_problems_that_cannot_be_read_or_run_are_rows_too(terminal, files, sandb
     assert broken["problem"] == str(files["broken.py"])
     assert broken["findings"][0]["rule"] == dead["findings"][0]["rule"] == "invalid-reference"
     assert broken["findings"][0]["line"] == 1
-    assert "took too long" in dead["findings"][0]["message"]
+    assert "takes longer than a worker may run" in dead["findings"][0]["message"]
     assert sound["ok"]
 
 

@@ -414,8 +414,11 @@ def _built_in(item):
     return check
 
 
+# Loops over steps, whose number differs between variants: test_codegen_suite.py holds that they are refused.
+NOT_ONE_GRAPH = {"level3/gated_recurrent_unit", "level3/selective_scan"}
 for _item in load_suite("kernelwright"):
-    CASES[_item.id.removeprefix("kernelwright/")] = _built_in(_item)
+    if _item.id.removeprefix("kernelwright/") not in NOT_ONE_GRAPH:
+        CASES[_item.id.removeprefix("kernelwright/")] = _built_in(_item)
 
 
 def main():
