@@ -14,6 +14,8 @@ from kernelwright.datasets import _runtime, lint, load_suite
 PROBLEMS = load_suite()
 HEAVY = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.convolution"}
 CATEGORIES = 14
+# With a guard that ordinary inputs do not need, or a mask that is computed from positions alone.
+GUARDED = {"l2_normalize", "contrastive_loss", "alibi_causal_softmax", "sliding_window_attention"}
 by_id = pytest.mark.parametrize("problem", PROBLEMS, ids=[p.id.partition("/")[2] for p in PROBLEMS])
 
 
@@ -160,5 +162,5 @@ def test_every_parameter_matters_once_randomised(problem):
 @by_id
 def test_lint_finds_no_weakness(problem):
     findings = lint(problem, lambda entry, payload: _runtime.lint_dynamic(payload), "cpu")
-    assert [finding for finding in findings if finding.severity != "info"] == []
-    assert [f.rule for f in findings if f.rule != "redundant-work"] == ["forward-only"] * problem.meta.backward
+    told = ["forward-only"] * problem.meta.backward + ["redundant-work"] * (problem.name in GUARDED)
+    assert sorted({(finding.severity, finding.rule) for finding in findings}) == [("info", rule) for rule in told]

@@ -42,7 +42,7 @@ class Model(nn.Module):
     def forward(self, scores: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
         """scores: (batch, heads, queries, keys) float16, keep: (batch, 1, 1, keys) bool -> the shape of scores."""
         masked = scores.float().masked_fill(~keep, float("-inf"))
-        return torch.softmax(masked, dim=-1).half()
+        return torch.softmax(masked, dim=-1).to(scores.dtype)
 
 
 def get_inputs():
