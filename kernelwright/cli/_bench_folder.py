@@ -36,10 +36,10 @@ def report_folder(
     from kernelwright.campaign import write_atomically
     from kernelwright.errors import UsageError
 
+    run = read_run(folder)
     if not baselines:
         hint = "give KernelBench's results/timing/HARDWARE/NAME.json as --baseline"
         raise UsageError("the figures of a run folder need the times of a baseline", hint=hint)
-    run = read_run(folder)
     if not run.entries:
         hint = "KernelBench's eval_from_generations.py writes it"
         raise UsageError(f"{folder} has no eval_results.json, so nothing was judged", hint=hint)
