@@ -21,7 +21,7 @@ from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._client import Client, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clock import Door, DoorLibrary, OutputClaim, Window
 from kernelwright.evaluator._pool import Pool
-from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Reading, Side
 from kernelwright.evaluator._truth import Variant
 from kernelwright.sandbox import SharedMemory
 
@@ -45,7 +45,7 @@ class DeviceSide(Side):
         self._delivers = name in _COMPARED
         self._keeps = name not in _GRAPHS
 
-    def enter(self, pool: Pool, *, only_reading: Sequence[int] | None = None) -> None:
+    def enter(self, pool: Pool, *, only_reading: Reading | None = None) -> None:
         """See :meth:`Side.enter`."""
         assert only_reading is None
         if self._pool is not pool:

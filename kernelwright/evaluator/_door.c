@@ -95,13 +95,21 @@ void kw_leave(Reveal *door, uint64_t nonce) {
 #define EVERY_WIDTH
 #endif
 
-/* Worker: read `tensors` pieces of memory (address, bytes) once, eight bytes at a time, and keep nothing of it. */
-EVERY_WIDTH void kw_read(const int64_t *table, int64_t tensors) {
+/* Worker: read `tensors` pieces of memory (address, bytes) once, eight bytes at a time, and keep nothing of it.
+ *
+ * In `streams` parts of each piece side by side, a cache line of each in turn: one stream alone keeps fewer of memory's
+ * lines on their way than a kernel that walks several rows at once. */
+EVERY_WIDTH void kw_read(const int64_t *table, int64_t tensors, int64_t streams) {
   uint64_t sum = 0;
   for (int64_t t = 0; t < tensors; t++) {
     const uint64_t *words = (const uint64_t *)table[2 * t];
-    int64_t count = table[2 * t + 1] / 8;
-    for (int64_t i = 0; i < count; i++) sum += words[i];
+    int64_t count = table[2 * t + 1] / 8, part = count / streams / 8 * 8, begin = part * streams;
+    if (streams == 1) begin = 0;
+    else
+      for (int64_t i = 0; i < part; i += 8)
+        for (int64_t s = 0; s < streams; s++)
+          for (int64_t j = 0; j < 8; j++) sum += words[s * part + i + j];
+    for (int64_t i = begin; i < count; i++) sum += words[i];
   }
   __asm__ volatile("" : : "r"(sum));
 }

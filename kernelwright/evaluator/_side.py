@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from kernelwright.sandbox import SharedMemory
 SETUP_TIMEOUT_S = 60.0
 _UNTIL_IT_COMES_S = 0.0002
 _DYING_S = 0.25  # within which a killed worker is gone, large as it may be
+
+
+class Reading(NamedTuple):
+    """What a call of a trusted worker reads: inputs by their positions, in so many streams side by side."""
+
+    positions: Sequence[int]
+    streams: int
 
 
 class Side:
@@ -90,10 +98,10 @@ class Side:
                 message = "its parameters share memory or have gaps; keep them dense, as the reference does"
                 raise WorkerFailed(Failure("fault", "weights", message), self.name)
 
-    def enter(self, pool: Pool, *, only_reading: Sequence[int] | None = None) -> None:
+    def enter(self, pool: Pool, *, only_reading: Reading | None = None) -> None:
         """Map the slots of ``pool``, unless they are mapped, and go to the door; it stays there running.
 
-        ``only_reading``: positions of the inputs that a call reads, and does nothing else (a trusted worker's floor).
+        ``only_reading``: what a call reads, and does nothing else (a trusted worker's floor).
 
         Raises:
             WorkerFailed: it did not.
@@ -101,7 +109,9 @@ class Side:
         if self._pool is not pool or only_reading is not None:
             self.map(pool)
         if only_reading is not None:
-            self.client.request("floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading))
+            self.client.request(
+                "floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading.positions), streams=only_reading.streams
+            )
         self.client.send("enter", yielding=self.door.yielding)
         if self._watch is not None:
             self._see_arrive(self._watch)

@@ -75,7 +75,7 @@ class Door:
         self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
         self.digest.restype = ctypes.c_uint64
         self._read = library.kw_read
-        self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
         self._read.restype = None
         self._answer_address = ctypes.addressof(ctypes.c_char.from_buffer(self._answer))
         self._reveal_address = _readonly_address(self._reveal)
@@ -168,14 +168,14 @@ class Door:
     def _at_the_door(self, yielding: bool) -> tuple[int, int, int, int]:
         return self._reveal_address, self._answer_address, ctypes.addressof(self._nonce), int(yielding)
 
-    def read_only_forward(self, slots: Sequence[Sequence[Any]]) -> Callable[[int], None]:
-        """A trusted call that does nothing but read the given tensors of a slot: the floor of any latency."""
+    def read_only_forward(self, slots: Sequence[Sequence[Any]], streams: int) -> Callable[[int], None]:
+        """A trusted call that does nothing but read the given tensors of a slot, in so many streams side by side."""
         tables = [
             (ctypes.c_int64 * (2 * len(tensors)))(*(v for t in tensors for v in (t.data_ptr(), t.nbytes)))
             for tensors in slots
         ]
         read = self._read
-        return lambda slot: read(tables[slot], len(tables[slot]) // 2)
+        return lambda slot: read(tables[slot], len(tables[slot]) // 2, streams)
 
 
 def describe(output: torch.Tensor) -> list[Any]:
