@@ -4,6 +4,7 @@
     python benchmarks/search.py --tables benchmarks/results/MACHINE/search --output OUTPUT.json
     python benchmarks/search.py ... --set sealed          # the other problems: when nothing is changed any more
     python benchmarks/search.py ... --confirm --plot docs/images/search.svg
+    python benchmarks/search.py ... --constants benchmarks/results/search_fit.json    # fitted to the others
 
 The recipes `default` and `best-of-n` run with the offline Coder and with everything real but the referee, whose verdict
 on a kernel is what was measured of it (search_tables.py) and noise: 1.5% of a session as a whole, 1% of a race. Beside
@@ -12,12 +13,14 @@ has kernels, 32 at most and 8 at least; races and repetitions count. Curves of s
 of the evaluations that is spent.
 
 What counts of a search is the measured speedup of the kernel that it would name as its best, after so many evaluations:
-not that of the luckiest look. Intervals (95%) are over seeds, by bootstrap, of means over problems.
+not that of the luckiest look. With ``--constants``, each problem is searched with the constants that were fitted to the
+other problems alone (search_fit.py). Intervals (95%) are over seeds, by bootstrap, of means over problems.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import multiprocessing
@@ -32,6 +35,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import search_fit
 import search_tables as tables
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -48,6 +52,7 @@ from kernelwright.agents import (
     context_of,
     run_step,
 )
+from kernelwright.agents import _schedule_model as model
 from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
@@ -89,6 +94,7 @@ class World:
     table: Mapping[str, Any]
     generated: Mapping[str, codegen.Generated]
     replies: Mapping[str, Mapping[str, Any]]
+    constants: Mapping[str, Any] | None = None  # of the Coder's model, in place of those in use
     rows: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -303,6 +309,10 @@ def replaced(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(tables.restricted(world.table["space"]))
         stack.enter_context(mock.patch.object(codegen, "generate", world.write))
+        if world.constants is not None:
+            stack.enter_context(mock.patch.object(model, "TRAITS", search_fit.traits(world.constants)))
+            stack.enter_context(mock.patch.object(model, "SPREAD", world.constants["spread"]))
+            stack.enter_context(mock.patch.object(model, "NOISE", world.constants["noise"]))
         yield
 
 
@@ -391,6 +401,7 @@ def main() -> int:
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--set", choices=("open", "sealed"), default="open")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--constants", type=Path, help="what search_fit.py wrote")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--confirm", action="store_true", help="confirm the last winners on this machine")
     parser.add_argument("--output", type=Path, help="a JSON file; other sets that are in it stay")
@@ -399,6 +410,9 @@ def main() -> int:
     names = tables.OPEN if arguments.set == "open" else tables.SEALED
     with Referee(Settings(baselines=("eager",))) as referee:
         worlds = [read_world(arguments.tables, name, referee) for name in names]
+        if arguments.constants:
+            fitted = json.loads(arguments.constants.read_text())["without"]
+            worlds = [dataclasses.replace(world, constants=fitted[world.problem.id]) for world in worlds]
         curves, winners = all_curves(worlds, arguments)
         report = {
             "environment": environment(1).model_dump(mode="json"),
@@ -413,7 +427,8 @@ def main() -> int:
     print(json.dumps(report, indent=1))
     if arguments.output:
         before = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-        arguments.output.write_text(json.dumps({**before, arguments.set: report}, indent=1, sort_keys=True) + "\n")
+        name = f"{arguments.set}, constants of other problems" if arguments.constants else arguments.set
+        arguments.output.write_text(json.dumps({**before, name: report}, indent=1, sort_keys=True) + "\n")
     if arguments.plot:
         draw(curves, arguments.plot)
     return 0

@@ -1,9 +1,12 @@
 """What schedules that were not judged may be worth: a Gaussian process over those that were.
 
-Schedules are alike where they make the same choices: half of the covariance falls with the number of choices in which
-two differ, the other half is the sum of what each choice does for itself, whatever the others are. What is asked of it
-is the expected improvement over the best (Mockus, "On Bayesian methods for seeking the extremum", 1975; Jones, Schonlau
-and Welch, J. Global Optimization 13, 1998). The constants were chosen on measured spaces (benchmarks/search.py).
+Schedules are alike where they make the same choices, and some choices matter more than others: the covariance falls
+exponentially with the sum of how far two schedules lie apart in each. What is asked of it is the expected improvement
+over the best (Mockus, "On Bayesian methods for seeking the extremum", 1975; Jones, Schonlau and Welch, J. Global
+Optimization 13, 1998).
+
+The constants are those under which measured spaces are most likely (benchmarks/search_fit.py), rounded: what choices
+of the generator are worth on the whole. What they are worth on this problem and machine is for the search to find out.
 """
 
 from __future__ import annotations
@@ -20,12 +23,41 @@ from kernelwright.records import KnobValue
 if TYPE_CHECKING:
     import numpy as np
 
-SPREAD = 0.22  # deviation of log speedups over a space
-REACH = 1.1  # choices, over which likeness falls to 1/e
-DEPARTURE = 0.03  # by which a schedule is expected to be slower for each choice that is not the default's
-NOISE = 0.02  # of one measurement
+SPREAD = 0.175  # deviation of log speedups over a space
+NOISE = 0.045  # deviation of one measurement, and of what the model does not see
 FAILED = 0.5  # by which one that failed counts as slower than the slowest
-_LEAST_LIKE = math.exp(-1.0)  # likeness of two values of one choice that differ altogether
+
+
+class Trait(NamedTuple):
+    """What is expected of a choice before anything is measured.
+
+    Attributes:
+        weight: how much it matters: schedules that differ altogether in it are as alike as exp(-weight).
+        departure: by how much the log speedup is expected to fall where it is not made as by default; for numbers, by
+            how far they lie apart.
+        departures: the same for values of which something else is known.
+    """
+
+    weight: float
+    departure: float = 0.0
+    departures: Mapping[KnobValue, float] = {}
+
+
+TRAITS: Mapping[str, Trait] = {
+    "fusion": Trait(1.0, 0.0, {"none": 0.28}),
+    "gemm": Trait(0.3, 0.16),
+    "conv": Trait(1.0, 0.32),
+    "scratch": Trait(0.6, 0.23),
+    "prefetch": Trait(0.7),
+    "tile": Trait(0.2, 0.0, {"12x2": 0.05, "14x2": 0.08}),
+    "VECTOR_BITS": Trait(0.4),
+    "UNROLL": Trait(0.02),
+    "BLOCK": Trait(0.35, 0.07),
+    "GROUP_KB": Trait(0.06),
+    "STRIPE": Trait(0.35, 0.03),
+    "reciprocal_math": Trait(0.1),
+}
+UNKNOWN = Trait(0.5, 0.03)  # of any other choice
 
 
 class Observation(NamedTuple):
@@ -118,22 +150,26 @@ class ScheduleModel:
         import numpy as np
 
         chosen = {knob: list(values) for knob, values in space.items() if len(values) > 1}
+        self._knobs = {knob: TRAITS.get(knob, UNKNOWN) for knob in chosen}
         self._columns = [column for knob, values in chosen.items() for column in _columns_of(knob, values)]
         self._numbers = np.array([column.number for column in self._columns], dtype=bool)
         weights = [[column.weight * (column.knob == knob) for knob in chosen] for column in self._columns]
         self._weights = np.array(weights, dtype=float).reshape(len(self._columns), len(chosen))
-        self._points = self._coded([seen.schedule for seen in observed])
-        self._default = self._coded([default])
+        self._schedule = default
+        seen_schedules = [seen.schedule for seen in observed]
+        self._points = self._coded(seen_schedules)
+        expected = self._departures(seen_schedules)
         known = [seen.value for seen in observed if seen.value is not None]
         worst = min(known) - FAILED
         values = np.array([worst if seen.value is None else seen.value for seen in observed])
         self.best, self._best = max(
             ((seen.schedule, seen.value) for seen in observed if seen.value is not None), key=lambda pair: pair[1]
         )
-        self._level = known[0]
+        first = next(place for place, seen in enumerate(observed) if seen.value is not None)
+        self._level = values[first] + expected[first]
         covariance = self._likeness(self._points, self._points) + NOISE**2 * np.eye(len(observed))
         self._inverse = np.linalg.inv(covariance)
-        self._pull = self._inverse @ (values - self._expected(self._points))
+        self._pull = self._inverse @ (values - (self._level - expected))
 
     def _coded(self, schedules: Sequence[Schedule]) -> np.ndarray:
         """(schedules, columns): the place of each value, from 0 to 1 for numbers in their order."""
@@ -156,16 +192,23 @@ class ScheduleModel:
     def _likeness(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        apart = self._apart(ours, theirs)
-        whole = np.exp(-apart.sum(axis=-1) / REACH)
-        single = (_LEAST_LIKE**apart).sum(axis=-1) / max(apart.shape[-1], 1)
-        return np.asarray(SPREAD**2 * (whole + single) / 2)
+        weights = np.array([trait.weight for trait in self._knobs.values()])
+        return np.asarray(SPREAD**2 * np.exp(-(self._apart(ours, theirs) @ weights)))
 
-    def _expected(self, points: np.ndarray) -> np.ndarray:
-        """Before anything but the first one was measured."""
+    def _departures(self, schedules: Sequence[Schedule]) -> np.ndarray:
+        """(schedules): by how much each is expected to be slower than the default, before anything was measured."""
         import numpy as np
 
-        return np.asarray(self._level - DEPARTURE * self._apart(points, self._default).sum(axis=(1, 2)))
+        apart = self._apart(self._coded(schedules), self._coded([self._schedule]))[:, 0, :]
+        found = [
+            sum(
+                trait.departures.get(schedule[knob], gap * trait.departure)
+                for (knob, trait), gap in zip(self._knobs.items(), gaps, strict=True)
+                if gap
+            )
+            for schedule, gaps in zip(schedules, apart, strict=True)
+        ]
+        return np.array(found, dtype=float)
 
     def improvements(self, schedules: Sequence[Schedule]) -> list[float]:
         """Of each, the expected improvement over the best log speedup so far."""
@@ -173,7 +216,7 @@ class ScheduleModel:
 
         points = self._coded(schedules)
         likeness = self._likeness(points, self._points)
-        mean = self._expected(points) + likeness @ self._pull
+        mean = self._level - self._departures(schedules) + likeness @ self._pull
         variance = SPREAD**2 - np.einsum("ij,jk,ik->i", likeness, self._inverse, likeness)
         deviation = np.sqrt(np.maximum(variance, 1e-9))
         return [

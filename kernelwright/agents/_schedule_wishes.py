@@ -6,6 +6,7 @@ Where something was timed, those come first that promise most by all that was me
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from kernelwright.records import KnobValue
 
 _DRAWS = 64  # schedules that are drawn before one counts as exhausted
 _PAIRS = 256  # of changes that are weighed
+_WHOLE = 1024  # schedules of a space that is weighed as a whole; of a larger one, so many are drawn
 _FAR = 0.3  # share of a drawn schedule's choices that differ from the default's
 
 
@@ -84,14 +86,31 @@ def _change(plan: Blueprint, request: Request, after: Schedule, why: str) -> Wis
 
 
 def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Single changes and pairs of them, of the parent's schedule or of the best one, whatever promises more.
+    """Whatever promises most: changes of the parent's schedule and of the best one, and all else that the space has.
 
-    Where nothing was timed, those of the parent alone, the single ones first.
+    Where nothing was timed, single changes of the parent and pairs of them, the single ones first.
     """
     found = _changed(plan, request, _schedule(plan, request.parents[0]), rng)
     if request.model is not None:
         found += _changed(plan, request, request.model.best, rng)
+        found += _anywhere(plan, request, rng)
     yield from request.ordered(found)
+
+
+def _anywhere(plan: Blueprint, request: Request, rng: random.Random) -> list[Wish]:
+    """All schedules of a space, or some of them that are drawn."""
+    whole = math.prod(len(values) for values in plan.space.values()) <= _WHOLE
+    chosen = itertools.product(*plan.space.values()) if whole else _draws(plan, rng)
+    schedules = ({**plan.default, **dict(zip(plan.space, values, strict=True))} for values in chosen)
+    return [
+        _change(plan, request, schedule, "what promises most by all that was measured of this problem")
+        for schedule in schedules
+    ]
+
+
+def _draws(plan: Blueprint, rng: random.Random) -> Iterator[tuple[KnobValue, ...]]:
+    for _ in range(_WHOLE):
+        yield tuple(rng.choice(list(values)) for values in plan.space.values())
 
 
 def _changed(plan: Blueprint, request: Request, before: Schedule, rng: random.Random) -> list[Wish]:

@@ -340,14 +340,14 @@ def test_samples_that_know_of_no_attempt_differ(toy):
     assert OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=1, seed=2))).candidate
 
 
-def known(*measured):
+def known(*measured, default=DEFAULT):
     """A context with these schedules judged: what differs from the default, and the speedup, or a status."""
     attempts = []
     for number, (changes, outcome) in enumerate(measured):
         told = {"status": outcome} if isinstance(outcome, Status) else {"speedup": outcome}
-        made = codegen.generate(None, {**DEFAULT, **changes}, backend="cpp")
+        made = codegen.generate(None, {**default, **changes}, backend="cpp")
         candidate = Candidate(problem_id=PROBLEM.id, source=made.source, backend="cpp")
-        action = {"schedule": {**DEFAULT, **changes}, "origin": "improve"}
+        action = {"schedule": {**default, **changes}, "origin": "improve"}
         attempts.append(Attempt(number, str(number), candidate, make_evaluation(candidate, **told).verdict, action))
     return Loop(steady).context, tuple(attempts)
 
@@ -380,15 +380,38 @@ def test_a_search_goes_near_no_choice_that_failed(mode):
     assert asked.get("UNROLL", 1) > 1, "the best of what passed is what is built upon"
 
 
-def test_tiles_are_alike_as_their_numbers_are(toy):
-    toy.space, toy.default = {"tile": ["8x3", "12x2", "14x2", "6x3"]}, {"tile": "8x3"}
-    context, attempts = known(({"tile": "8x3"}, 1.0), ({"tile": "12x2"}, 0.5))
-    attempts = tuple(
-        dataclasses.replace(a, action={"schedule": {"tile": a.action["schedule"]["tile"]}}) for a in attempts
-    )
+def in_space(toy, space, *measured):
+    """What the offline Coder changes of the first values of a space where these changes of them were judged."""
+    toy.space, toy.default = space, {knob: values[0] for knob, values in space.items()}
+    context, attempts = known(*measured, default=toy.default)
     asked = Assignment(mode="improve", parents=(attempts[0].candidate.sha256,), seed=7)
-    found = OfflineCoder().propose(dataclasses.replace(context, attempts=attempts, assignment=asked))
-    assert found.action["schedule"] == {"tile": "6x3"}
+    found = OfflineCoder().propose(dataclasses.replace(context, attempts=attempts, assignment=asked)).action["schedule"]
+    return {knob: value for knob, value in found.items() if value != toy.default[knob]}
+
+
+def test_tiles_are_alike_as_their_numbers_are(toy):
+    space = {"tile": ["8x3", "12x2", "14x2", "6x3"]}
+    assert in_space(toy, space, ({}, 1.0), ({"tile": "12x2"}, 0.5)) == {"tile": "6x3"}
+
+
+def test_a_search_begins_with_choices_that_cost_little_on_the_whole(toy):
+    """What is known of the generator's choices from other problems decides while nothing is known of this one."""
+    space = {"fusion": ["full", "none"], "conv": ["own", "library"], "VECTOR_BITS": [512, 256]}
+    assert in_space(toy, space, ({}, 1.0)) == {"VECTOR_BITS": 256}
+    assert in_space(toy, space, ({}, 1.0), ({"fusion": "none"}, 2.0)) == {"fusion": "none", "VECTOR_BITS": 256}
+
+
+def test_a_search_looks_beyond_two_changes(toy):
+    """Each pair of three choices did well, and all else within two changes of the best and the parent is known."""
+    knobs = ("one", "two", "three", "four", "five")
+    near = [dict.fromkeys(some, True) for count in (1, 2) for some in itertools.combinations(knobs, count)]
+    found = in_space(
+        toy,
+        {knob: [False, True] for knob in knobs},
+        ({}, 1.0),
+        *((changes, 0.98 if changes.keys() <= {"two", "three", "five"} else 0.8) for changes in near),
+    )
+    assert found.keys() == {"two", "three", "five"}
 
 
 def test_a_search_builds_upon_the_best_whatever_the_parent_is():
