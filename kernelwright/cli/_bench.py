@@ -11,6 +11,7 @@ import click
 
 from kernelwright.cli._bench_folder import SUITE, report_folder
 from kernelwright.cli._common import Common, budget_options, common_options, say
+from kernelwright.cli._fit import fit_option
 from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_OF_STATUS, choose_problems
 from kernelwright.cli._problems import suite_dir_option
 from kernelwright.cli._progress import show_progress
@@ -38,7 +39,7 @@ def problem_options(command: Command) -> Command:
     """Give a command the problems of a bench, and who judges them how."""
     for option in (
         suite_dir_option,
-        click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine."),
+        fit_option,
         click.option("--sandbox", metavar="S", help="bwrap, docker, process or none."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads while timing."),
         click.option("--baseline", "baselines", multiple=True, metavar="B", help="What to time against (repeatable)."),

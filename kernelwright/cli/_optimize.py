@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kernelwright.cli._common import Common, budget_options, common_options, say, stdout_console
+from kernelwright.cli._fit import SUITE, fit_option, fitted_problems
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import (
@@ -38,7 +39,6 @@ BUDGET_FLAGS = {
     "max_tokens": "--max-tokens N",
     "max_device_seconds": "--max-device-seconds S",
 }
-SUITE = "kernelwright"
 
 
 class Chosen(NamedTuple):
@@ -89,31 +89,10 @@ def choose_problems(
         )
     found = with_sizes(found, sizes or {})
     if fit:
-        found = _fitted(found, settings)
+        found = fitted_problems(found, settings)
     distinct = {problem.id: problem for problem in found}.values()
     problems = at_variants(distinct, variant, settings)
     return Chosen(problems, tuple(_fault_row(name, error) for name, error in faults.items()))
-
-
-def _fitted(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
-    """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
-    from kernelwright.datasets import fitted
-    from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
-
-    limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
-    made = []
-    with open_sandbox(settings.sandbox) as opened:
-        for problem in problems:
-            try:
-                fit = fitted(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
-            except WorkerFailed as error:
-                say(f"  {problem.id} keeps its sizes: {error.message}")
-                made.append(problem)
-                continue
-            if fit.reason:
-                say(f"  {fit.problem.id} is still large: {fit.reason}")
-            made.append(fit.problem)
-    return made
 
 
 def _fault_row(name: str, error: KernelwrightError) -> RunResult:
@@ -148,7 +127,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 )
 @click.option("--recipe", metavar="R", help="Search recipe: a name of 'recipes list', or a TOML file.")
 @click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
-@click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine.")
+@fit_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @common_options
 def optimize(

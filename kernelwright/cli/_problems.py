@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._fit import SUITE, fit_option, fitted_problems
 from kernelwright.cli._lint import cell, explanations, known_findings, with_rules
 from kernelwright.cli._tables import table
 
@@ -173,6 +174,8 @@ def fetch(common: Common, folder: Path, repository: str | None, revision: str | 
 @problems.command()
 @click.argument("references", metavar="[P]...", nargs=-1)
 @click.option("--suite", help="Every problem of this suite.")
+@click.option("--level", type=int, help="Only this level of the suite.")
+@fit_option
 @click.option("--static", "static_only", is_flag=True, help="Only read the files; run nothing.")
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @suite_dir_option
@@ -181,6 +184,8 @@ def lint(
     common: Common,
     references: tuple[str, ...],
     suite: str | None,
+    level: int | None,
+    fit: bool,
     static_only: bool,
     sandbox: str | None,
     suite_dirs: tuple[Path, ...],
@@ -193,10 +198,13 @@ def lint(
     from kernelwright.errors import UsageError
 
     settings = common.settings(suite_dirs=suite_dirs, sandbox=sandbox)
-    if not references and suite is None:
-        raise UsageError("no problem to lint", hint="name problems, or a suite with --suite")
-    targets = [*(_named(reference, settings) for reference in references), *(_whole(suite, settings) if suite else ())]
-    alone = len(targets) == 1 and suite is None
+    if not references and suite is None and level is None:
+        raise UsageError("no problem to lint", hint="name problems, or a suite with --suite, or --level")
+    whole = _whole(suite or SUITE, level, settings) if suite or level is not None else []
+    targets = [*(_named(reference, settings) for reference in references), *whole]
+    if fit:
+        targets = _fitted(targets, settings)
+    alone = len(targets) == 1 and not whole
     with ExitStack() as stack:
         look = _linter(settings, static_only, stack)
         reports = [_report(target, look, alone=alone) for target in targets]
@@ -226,11 +234,19 @@ def _named(reference: str, settings: Settings) -> Problem | UnreadableProblem:
         return UnreadableProblem(reference, None, reference, error)
 
 
-def _whole(suite: str, settings: Settings) -> list[Problem | UnreadableProblem]:
+def _whole(suite: str, level: int | None, settings: Settings) -> list[Problem | UnreadableProblem]:
     from kernelwright.datasets import load_suite
 
-    loaded = load_suite(suite, None, settings.suite_dirs)
+    loaded = load_suite(suite, level, settings.suite_dirs)
     return [*loaded, *loaded.broken]
+
+
+def _fitted(targets: Sequence[Problem | UnreadableProblem], settings: Settings) -> list[Problem | UnreadableProblem]:
+    """The same, in their order, with problems in sizes for this machine; files that are broken stay as they are."""
+    from kernelwright.datasets import UnreadableProblem
+
+    smaller = iter(fitted_problems([t for t in targets if not isinstance(t, UnreadableProblem)], settings))
+    return [target if isinstance(target, UnreadableProblem) else next(smaller) for target in targets]
 
 
 def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Look:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import kernelwright.sandbox
+from kernelwright.datasets import FIT_ENTRY
 from kernelwright.sandbox import WorkerFailed
 
 SOFTMAX = "kernelwright/level1/softmax"
@@ -67,6 +68,8 @@ class Sandbox:
         assert limits.memory_bytes > 0
         if "ones(N)" in payload["source"]:
             raise WorkerFailed("lint_dynamic took too long", kind="timeout")
+        if entry == FIT_ENTRY:
+            return {"sizes": {"N": 16}, "fits": True, "reason": ""}
         return {"findings": []}
 
 
@@ -206,3 +209,19 @@ def test_something_must_be_named(terminal):
         terminal.json("problems", "lint", "no/such/problem", "softmax", "--static", code=2)["error"]["exit_code"] == 2
     )
     assert json.loads(terminal("problems", "lint", "--suite", "nothing", "--json", code=2).stdout)["error"]
+
+
+def test_problems_are_linted_in_sizes_that_fit_and_broken_ones_keep_their_place(terminal, files, sandbox):
+    data = terminal.json("problems", "lint", files["sound.py"], files["broken.py"], files["warned.py"], "--fit", code=1)
+    assert [row["problem"] for row in data["problems"]] == ["file/sound@N=16", str(files["broken.py"]), "file/warned@N=16"]
+    assert data["problems"][1]["findings"][0]["rule"] == "invalid-reference"
+
+
+def test_one_level_of_a_suite_is_linted(terminal, suite, files, sandbox):
+    second = suite.parent / "level2"
+    second.mkdir()
+    (second / "4_other.py").write_text(files["sound.py"].read_text())
+    where = ("--suite-dir", suite.parent, "--suite", "mine")
+    assert len(terminal.json("problems", "lint", *where)["problems"]) == 4
+    data = terminal.json("problems", "lint", *where, "--level", "2")
+    assert [row["problem"] for row in data["problems"]] == ["mine/level2/other"]

@@ -1,0 +1,45 @@
+"""Problems in sizes that the machine at hand can run, for every command with ``--fit``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kernelwright.cli._common import say
+
+if TYPE_CHECKING:
+    from kernelwright.config import Settings
+    from kernelwright.records import Problem
+
+SUITE = "kernelwright"  # where a level without a suite is of
+_TELL_EACH_S = 10.0  # while nothing else is to be seen
+
+fit_option = click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine.")
+
+
+def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
+    """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
+    from kernelwright.datasets import fitted
+    from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
+
+    limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
+    made: list[Problem] = []
+    told = time.monotonic()
+    with open_sandbox(settings.sandbox) as opened:
+        for problem in problems:
+            if time.monotonic() - told > _TELL_EACH_S:
+                say(f"  {len(made)} of {len(problems)} problems are in sizes for this machine")
+                told = time.monotonic()
+            try:
+                fit = fitted(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
+            except WorkerFailed as error:
+                say(f"  {problem.id} keeps its sizes: {error.message}")
+                made.append(problem)
+                continue
+            if fit.reason:
+                say(f"  {fit.problem.id} is still large: {fit.reason}")
+            made.append(fit.problem)
+    return made
