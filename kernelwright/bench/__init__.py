@@ -24,7 +24,7 @@ from kernelwright.bench._kernelbench import (
     write_run,
 )
 from kernelwright.bench._outcomes import Outcome
-from kernelwright.bench._report import BenchReport, TableOf, html_of, markdown_of, report_of
+from kernelwright.bench._report import BenchReport, PlotOf, TableOf, html_of, markdown_of, report_of
 from kernelwright.bench._stored import JudgedSample, StoredBench, load_bench
 from kernelwright.bench._summary import Asked, Breakdown, Summary, break_down, summarise
 
@@ -37,6 +37,7 @@ __all__ = [
     "KernelBenchFigures",
     "KernelBenchRun",
     "Outcome",
+    "PlotOf",
     "Slot",
     "StoredBench",
     "Summary",

@@ -20,20 +20,28 @@ class TableOf(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
+class PlotOf(NamedTuple):
+    """A picture: a name for its file, what it shows, and its SVG text, which stands alone."""
+
+    name: str
+    title: str
+    svg: str
+
+
 class BenchReport(NamedTuple):
     """What is told of a bench.
 
     Attributes:
         lines: facts in words: what was judged, where, and what is missing.
         tables: in order.
-        plots: SVG texts.
+        plots: in order.
         data: the same as plain JSON.
     """
 
     title: str
     lines: Sequence[str]
     tables: Sequence[TableOf]
-    plots: Sequence[str]
+    plots: Sequence[PlotOf]
     data: dict[str, Any]
 
 
@@ -67,10 +75,12 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
     for one in outcomes:
         if one.correct and first.baseline in one.speedups:
             speedups[one.problem] = max(one.speedups[first.baseline], speedups.get(one.problem, 0.0))
+    over = f"Speedup over {first.baseline}"
+    curves = {baseline: found.all.curve for baseline, found in broken.items()}
     plots = [
-        fast_p_svg({baseline: found.all.curve for baseline, found in broken.items()}, "fast_p"),
-        speedups_svg(speedups, f"Speedup over {first.baseline}"),
-        bars_svg(first.all.statuses, "How samples ended"),
+        PlotOf("fast_p", "fast_p", fast_p_svg(curves, "fast_p")),
+        PlotOf("speedups", over, speedups_svg(speedups, over)),
+        PlotOf("outcomes", "How samples ended", bars_svg(first.all.statuses, "How samples ended")),
     ]
     data |= {
         "baselines": {baseline: found.model_dump(mode="json") for baseline, found in broken.items()},
@@ -80,9 +90,15 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
     return BenchReport(name, _facts(bench), tables, plots, data)
 
 
-def markdown_of(report: BenchReport) -> str:
-    """The report as Markdown, without its plots."""
+def markdown_of(report: BenchReport, plots: Mapping[str, str] | None = None) -> str:
+    """The report as Markdown.
+
+    Args:
+        plots: where the files of plots lie, by their names; those of others are left out.
+    """
     parts = [f"# {report.title}", "", *(f"{line}  " for line in report.lines)]
+    shown = [f"![{plot.title}](<{plots[plot.name]}>)" for plot in report.plots if plots and plot.name in plots]
+    parts += ["", *shown] if shown else []
     for table in report.tables:
         rule = "|".join("---" if number == 0 else "--:" for number in range(len(table.head)))
         rows = [f"| {' | '.join(_cell(text) for text in row)} |" for row in (table.head, *table.rows)]
@@ -93,7 +109,7 @@ def markdown_of(report: BenchReport) -> str:
 def html_of(report: BenchReport) -> str:
     """The report as one HTML page that needs nothing else."""
     body = [f"<h1>{escape(report.title)}</h1>", *(f"<p>{escape(line)}</p>" for line in report.lines)]
-    body.append('<div class="plots">' + "".join(f"<figure>{plot}</figure>" for plot in report.plots) + "</div>")
+    body.append('<div class="plots">' + "".join(f"<figure>{plot.svg}</figure>" for plot in report.plots) + "</div>")
     for table in report.tables:
         head = "".join(f"<th>{escape(text)}</th>" for text in table.head)
         rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in table.rows)

@@ -70,7 +70,9 @@ def writer_options(command: Command) -> Command:
 @problem_options
 @budget_options
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as a page.")
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as Markdown.")
+@click.option(
+    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="The report as Markdown, its plots beside it."
+)
 @common_options
 def run(common: Common, name: str, html: Path | None, markdown: Path | None, **asked: Any) -> int:
     """Write samples, judge them, and report: generate, evaluate and report in one.
@@ -506,10 +508,13 @@ def _show_report(
     from kernelwright.campaign import write_atomically
 
     made: BenchReport = report_of(loaded, name)
-    pages = ((html, html_of), (markdown, markdown_of))
-    for path, render in pages:
-        if path is not None:
-            write_atomically(path, render(made))
+    if html is not None:
+        write_atomically(html, html_of(made))
+    if markdown is not None:
+        plots = {plot.name: markdown.with_name(f"{markdown.stem}-{plot.name}.svg") for plot in made.plots}
+        for plot in made.plots:
+            write_atomically(plots[plot.name], f"{plot.svg}\n")
+        write_atomically(markdown, markdown_of(made, {plot: path.name for plot, path in plots.items()}))
     shown: list[Any] = []
     for part in made.tables:
         head = [text if number == 0 else f">{text}" for number, text in enumerate(part.head)]
@@ -517,7 +522,7 @@ def _show_report(
         for row in part.rows:
             drawn.add_row(*map(escape, row))
         shown.append(drawn)
-    written = [f"written: {path}" for path, _ in pages if path is not None]
+    written = [f"written: {path}" for path in (html, markdown) if path is not None]
     common.show({**made.data, **ended}, *map(escape, made.lines), *shown, *map(escape, written))
 
 

@@ -220,7 +220,9 @@ def test_a_report_has_every_figure_in_all_its_forms(bench):
     assert "| all | 3 | 33.3% |" in text
     assert page.count("<svg") == 3
     for plot in report.plots:
-        ET.fromstring(plot)
+        ET.fromstring(plot.svg)
+    assert "![" not in text
+    assert "![How samples ended](<some outcomes.svg>)" in markdown_of(report, {"outcomes": "some outcomes.svg"})
     assert "KernelBench/level1/p1: 4.00x" in page
 
 

@@ -108,6 +108,11 @@ def test_one_command_writes_judges_and_reports_and_goes_on_where_it_was(terminal
     assert "100.0%" in text
     assert "KernelBench's rule" in text
     assert len(terminal.referee.judged) == judged == 2
+    markdown = terminal.folder / "my report.md"
+    terminal("bench", "report", "mine", "--markdown", markdown)
+    assert "![How samples ended](<my report-outcomes.svg>)" in markdown.read_text()
+    for plot in ("fast_p", "speedups", "outcomes"):
+        assert (terminal.folder / f"my report-{plot}.svg").read_text().startswith("<svg xmlns=")
     listed = terminal.json("bench", "list")["benches"]
     assert [(found["bench"], found["samples"]) for found in listed] == [("mine", 2)]
     assert terminal.json("bench", "report", "mine")["problems"] == 2

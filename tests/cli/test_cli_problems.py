@@ -213,7 +213,11 @@ def test_something_must_be_named(terminal):
 
 def test_problems_are_linted_in_sizes_that_fit_and_broken_ones_keep_their_place(terminal, files, sandbox):
     data = terminal.json("problems", "lint", files["sound.py"], files["broken.py"], files["warned.py"], "--fit", code=1)
-    assert [row["problem"] for row in data["problems"]] == ["file/sound@N=16", str(files["broken.py"]), "file/warned@N=16"]
+    assert [row["problem"] for row in data["problems"]] == [
+        "file/sound@N=16",
+        str(files["broken.py"]),
+        "file/warned@N=16",
+    ]
     assert data["problems"][1]["findings"][0]["rule"] == "invalid-reference"
 
 
