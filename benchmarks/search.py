@@ -47,6 +47,7 @@ from kernelwright.agents import (
     StepTools,
     Strategy,
     Workbench,
+    _offline_coder,
     build_step,
     coders,
     context_of,
@@ -310,7 +311,7 @@ def replaced(world: World) -> Iterator[None]:
         stack.enter_context(tables.restricted(world.table["space"]))
         stack.enter_context(mock.patch.object(codegen, "generate", world.write))
         if world.constants is not None:
-            stack.enter_context(mock.patch.object(model, "TRAITS", search_fit.traits(world.constants)))
+            stack.enter_context(mock.patch.object(_offline_coder, "CPP_TRAITS", search_fit.traits(world.constants)))
             stack.enter_context(mock.patch.object(model, "SPREAD", world.constants["spread"]))
             stack.enter_context(mock.patch.object(model, "NOISE", world.constants["noise"]))
         yield
@@ -411,8 +412,11 @@ def main() -> int:
     with Referee(Settings(baselines=("eager",))) as referee:
         worlds = [read_world(arguments.tables, name, referee) for name in names]
         if arguments.constants:
-            fitted = json.loads(arguments.constants.read_text())["without"]
-            worlds = [dataclasses.replace(world, constants=fitted[world.problem.id]) for world in worlds]
+            fitted = json.loads(arguments.constants.read_text())
+            worlds = [
+                dataclasses.replace(world, constants=fitted["without"].get(world.problem.id, fitted))
+                for world in worlds
+            ]
         curves, winners = all_curves(worlds, arguments)
         report = {
             "environment": environment(1).model_dump(mode="json"),

@@ -10,8 +10,9 @@ known stay near what is assumed of all. Only tables of the open set are read.
 Held out: a problem's tables under the constants that were fitted to all other problems', in nats for each kernel,
 beside those of all problems together (which flatter themselves), of the constants in use, and of one and the same
 weight and departure for all choices. A kernel that several schedules lead to counts once, under the one nearest to the
-default. The constants that were fitted without a problem are kept beside it, so that it can be searched with them
-(search.py --constants).
+default: weights are those of choices that make another kernel. A choice that fewer than two problems have keeps what is
+assumed of all. The constants that were fitted without a problem are kept beside it, so that it can be searched with
+them (search.py --constants).
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from kernelwright.datasets import find_problem
 from kernelwright.records import KnobValue
 
 STEPS, RATE = 120, 0.05  # of Adam (Kingma, Ba, arXiv:1412.6980)
+COMMON = 2  # problems that must have a choice
 WEIGHT, SPREAD, NOISE = 0.5, 0.15, 0.03  # what fits begin with
-RIDGE_WEIGHT, RIDGE_DEPARTURE = 0.02, 2.0  # on squares of log weights and of departures, in nats for each kernel
+LEAST_WEIGHT = 0.1  # that a choice which seems to change nothing still matters
+RIDGE_WEIGHT, RIDGE_DEPARTURE = 0.1, 5.0  # on squares of log weights and of departures, in nats for each kernel
 
 Effect = tuple[str, KnobValue]  # a choice and a value of it; the value is None for numbers, whose distance counts
 
@@ -44,6 +47,7 @@ class Landscape(NamedTuple):
     """A table as the model sees it: (kernels, kernels, choices), (kernels, effects) and (kernels,)."""
 
     problem: str
+    chosen: frozenset[str]
     apart: torch.Tensor
     departed: torch.Tensor
     values: torch.Tensor  # log speedups over that of the default schedule
@@ -67,7 +71,7 @@ def landscape(table: Mapping[str, Any]) -> Landscape | None:
         for name, row in table["schedules"].items()
         if name.startswith("[")
     ]
-    seen = model.ScheduleModel(space, default, [model.Observation(default, 0.0)])
+    seen = model.ScheduleModel(space, default, [model.Observation(default, 0.0)], {})
     start = seen._coded([default])
     gaps = seen._apart(seen._coded([schedule for schedule, _ in named]), start)[:, 0, :]
     nearest: dict[int, int] = {}
@@ -89,7 +93,9 @@ def landscape(table: Mapping[str, Any]) -> Landscape | None:
             same = [value is None or schedule[knob] == value for schedule in schedules]
             departed[:, column] = np.where(same, far if value is None else far > 0, 0.0)
     values = np.array([rows[named[place][1]]["log_speedup"] - rows[base]["log_speedup"] for place in kept])
-    return Landscape(table["problem"], torch.tensor(apart), torch.tensor(departed), torch.tensor(values))
+    return Landscape(
+        table["problem"], frozenset(chosen), torch.tensor(apart), torch.tensor(departed), torch.tensor(values)
+    )
 
 
 class Constants(NamedTuple):
@@ -114,10 +120,9 @@ def started() -> Constants:
 
 def in_use() -> Constants:
     """Those of the Coder."""
-    traits = {knob: model.TRAITS.get(knob, model.UNKNOWN) for knob in CHOICES}
+    traits = {knob: model.CPP_TRAITS.get(knob, model.UNKNOWN) for knob in CHOICES}
     departures = [
-        traits[knob].departures.get(value, traits[knob].departure) if value is not None else traits[knob].departure
-        for knob, value in effects()
+        traits[knob].distance if value is None else traits[knob].departures.get(value, 0.0) for knob, value in effects()
     ]
     return Constants(
         torch.tensor([math.log(trait.weight) for trait in traits.values()]).double(),
@@ -128,7 +133,10 @@ def in_use() -> Constants:
 
 
 def density(seen: Landscape, constants: Constants) -> torch.Tensor:
-    """The log density of a table, in nats for each kernel (Rasmussen, Williams, Gaussian Processes, 2006, (2.30))."""
+    """The log density of a table given its default's, in nats for each other kernel.
+
+    Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equation (2.30), less the default's own part.
+    """
     count = len(seen.values)
     likeness = torch.exp(2 * constants.spread - seen.apart @ torch.exp(constants.weights))
     covariance = likeness + torch.exp(2 * constants.noise) * torch.eye(count, dtype=torch.float64)
@@ -136,7 +144,8 @@ def density(seen: Landscape, constants: Constants) -> torch.Tensor:
     left = seen.values + seen.departed @ constants.departures
     white = torch.linalg.solve_triangular(root, left[:, None], upper=False)
     logs = (white**2).sum() / 2 + torch.log(torch.diagonal(root)).sum() + count * math.log(2 * math.pi) / 2
-    return -logs / count
+    own = torch.log(torch.exp(2 * constants.spread) + torch.exp(2 * constants.noise)) / 2 + math.log(2 * math.pi) / 2
+    return (own - logs) / (count - 1)
 
 
 def fitted(landscapes: Sequence[Landscape], *, alike: bool = False) -> Constants:
@@ -146,18 +155,28 @@ def fitted(landscapes: Sequence[Landscape], *, alike: bool = False) -> Constants
         landscapes: at least one.
         alike: one weight and one departure for all choices.
     """
+    problems = {knob: {seen.problem for seen in landscapes if knob in seen.chosen} for knob in CHOICES}
+    common = [len(problems[knob]) >= COMMON for knob in CHOICES]
+    departing = [len(problems[knob]) >= COMMON for knob, _ in effects()]
     constants = started()
     optimizer = torch.optim.Adam(list(constants), lr=RATE)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        used = _evened(constants) if alike else constants
+        used = _evened(constants) if alike else _kept(constants, common, departing)
         loss = -torch.stack([density(seen, used) for seen in landscapes]).sum()
         loss = loss + RIDGE_WEIGHT * ((used.weights - math.log(WEIGHT)) ** 2).sum()
         loss = loss + RIDGE_DEPARTURE * (used.departures**2).sum()
         loss.backward()
         optimizer.step()
-    found = _evened(constants) if alike else constants
+    found = _evened(constants) if alike else _kept(constants, common, departing)
     return Constants(*(number.detach() for number in found))
+
+
+def _kept(constants: Constants, common: Sequence[bool], departing: Sequence[bool]) -> Constants:
+    """Weights no less than the least, and what is assumed of all for what is not common."""
+    weights = torch.where(torch.tensor(common), constants.weights.clamp(min=math.log(LEAST_WEIGHT)), math.log(WEIGHT))
+    departures = torch.where(torch.tensor(departing), constants.departures, 0.0)
+    return Constants(weights, departures, constants.spread, constants.noise)
 
 
 def _evened(constants: Constants) -> Constants:
@@ -218,6 +237,8 @@ def main() -> int:
         "tables": len(landscapes),
         "kernels": sum(len(seen.values) for seen in landscapes),
         "nats_a_kernel": {line: round(float(np.mean(values)), 3) for line, values in scores.items()},
+        "nats_a_kernel_median": {line: round(float(np.median(values)), 3) for line, values in scores.items()},
+        "problems": {knob: len({seen.problem for seen in landscapes if knob in seen.chosen}) for knob in CHOICES},
         "tables_likelier_held_out_than_all_choices_alike": sum(
             ours > theirs
             for ours, theirs in zip(scores["held out"], scores["held out, all choices alike"], strict=True)

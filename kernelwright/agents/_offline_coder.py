@@ -9,7 +9,7 @@ from kernelwright.agents._blueprint import CLASSES, Blueprint, Schedule, bluepri
 from kernelwright.agents._moves import Effect, effects, ranked_moves
 from kernelwright.agents._roles import Attempt, Proposal, StepContext, best_attempt, require_backend
 from kernelwright.agents._roofline import Bound
-from kernelwright.agents._schedule_model import ScheduleModel, observations
+from kernelwright.agents._schedule_model import CPP_TRAITS, Observation, ScheduleModel, observations
 from kernelwright.agents._schedule_wishes import Request, Wish, wishes_for
 from kernelwright.records import Backend, Candidate, Status
 
@@ -80,7 +80,7 @@ class OfflineCoder:
             candidate = _candidate(context, wish, generated)
             if candidate.sha256 not in tried:
                 return Proposal(candidate, wish.why, _action(wish, generated))
-        return Proposal(None, "every change of the best schedule has been tried")
+        return Proposal(None, "every schedule that was thought of has been tried")
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
@@ -101,10 +101,14 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         known=effects(context.attempts, context.baseline),
         first=alone and asked.sample == 0,
         seeded=(alone and asked.sample > 1) or any(a.action.get("origin") == "seed" for a in context.attempts),
-        model=ScheduleModel(plan.space, plan.default, seen) if seen else None,
+        model=_model(plan, seen) if seen else None,
     )
     taken = alone and asked.sample > 0  # the default schedule, by the first sample
     return (wish for wish in wishes_for(plan, request) if not (taken and wish.schedule == plan.default))
+
+
+def _model(plan: Blueprint, seen: Sequence[Observation]) -> ScheduleModel:
+    return ScheduleModel(plan.space, plan.default, seen, CPP_TRAITS if plan.backend == "cpp" else {})
 
 
 def _bound_of(attempt: Attempt) -> Bound:

@@ -5,15 +5,16 @@ exponentially with the sum of how far two schedules lie apart in each. What is a
 over the best (Mockus, "On Bayesian methods for seeking the extremum", 1975; Jones, Schonlau and Welch, J. Global
 Optimization 13, 1998).
 
-The constants are those under which measured spaces are most likely (benchmarks/search_fit.py), rounded: what choices
-of the generator are worth on the whole. What they are worth on this problem and machine is for the search to find out.
+The constants are those under which measured spaces of C++ kernels are most likely (benchmarks/search_fit.py), rounded:
+what choices of the generator are worth on the whole. What they are worth on this problem and machine is for the search
+to find out. Spaces of other languages were not measured; all of their choices count alike.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernelwright.agents._blueprint import Schedule
@@ -23,8 +24,8 @@ from kernelwright.records import KnobValue
 if TYPE_CHECKING:
     import numpy as np
 
-SPREAD = 0.175  # deviation of log speedups over a space
-NOISE = 0.045  # deviation of one measurement, and of what the model does not see
+SPREAD = 0.185  # deviation of log speedups over a space
+NOISE = 0.04  # deviation of one measurement, and of what the model does not see
 FAILED = 0.5  # by which one that failed counts as slower than the slowest
 
 
@@ -33,31 +34,28 @@ class Trait(NamedTuple):
 
     Attributes:
         weight: how much it matters: schedules that differ altogether in it are as alike as exp(-weight).
-        departure: by how much the log speedup is expected to fall where it is not made as by default; for numbers, by
-            how far they lie apart.
-        departures: the same for values of which something else is known.
+        distance: by how much the log speedup is expected to fall where a number lies as far as can be from the default.
+        departures: the same for values, where the default is another one.
     """
 
     weight: float
-    departure: float = 0.0
+    distance: float = 0.0
     departures: Mapping[KnobValue, float] = {}
 
 
-TRAITS: Mapping[str, Trait] = {
-    "fusion": Trait(1.0, 0.0, {"none": 0.28}),
-    "gemm": Trait(0.3, 0.16),
-    "conv": Trait(1.0, 0.32),
-    "scratch": Trait(0.6, 0.23),
-    "prefetch": Trait(0.7),
-    "tile": Trait(0.2, 0.0, {"12x2": 0.05, "14x2": 0.08}),
+UNKNOWN = Trait(0.5)  # of a choice of which too little was measured
+CPP_TRAITS: Mapping[str, Trait] = {
+    "fusion": Trait(0.75, departures={"none": 0.23}),
+    "gemm": Trait(0.4, departures={"library": 0.09}),
+    "conv": Trait(0.8, departures={"library": 0.2}),
+    "scratch": Trait(0.63, departures={"recompute": 0.13}),
+    "tile": Trait(0.19, departures={"12x2": 0.04, "14x2": 0.07}),
     "VECTOR_BITS": Trait(0.4),
-    "UNROLL": Trait(0.02),
-    "BLOCK": Trait(0.35, 0.07),
-    "GROUP_KB": Trait(0.06),
-    "STRIPE": Trait(0.35, 0.03),
-    "reciprocal_math": Trait(0.1),
+    "UNROLL": Trait(0.1),
+    "BLOCK": Trait(0.36, 0.045),
+    "GROUP_KB": Trait(0.14),
+    "reciprocal_math": Trait(0.17),
 }
-UNKNOWN = Trait(0.5, 0.03)  # of any other choice
 
 
 class Observation(NamedTuple):
@@ -139,26 +137,32 @@ class ScheduleModel:
             that consist of numbers (tiles, "8x3") as those do.
         default: what departures are counted from.
         observed: at least one of them with a value.
+        traits: what is known of choices; those that are not in it are alike.
 
     Attributes:
         best: the one of them with the highest value.
     """
 
     def __init__(
-        self, space: Mapping[str, Sequence[KnobValue]], default: Schedule, observed: Sequence[Observation]
+        self,
+        space: Mapping[str, Sequence[KnobValue]],
+        default: Schedule,
+        observed: Sequence[Observation],
+        traits: Mapping[str, Trait],
     ) -> None:
         import numpy as np
 
         chosen = {knob: list(values) for knob, values in space.items() if len(values) > 1}
-        self._knobs = {knob: TRAITS.get(knob, UNKNOWN) for knob in chosen}
+        self._traits = {knob: traits.get(knob, UNKNOWN) for knob in chosen}
         self._columns = [column for knob, values in chosen.items() for column in _columns_of(knob, values)]
         self._numbers = np.array([column.number for column in self._columns], dtype=bool)
         weights = [[column.weight * (column.knob == knob) for knob in chosen] for column in self._columns]
         self._weights = np.array(weights, dtype=float).reshape(len(self._columns), len(chosen))
-        self._schedule = default
-        seen_schedules = [seen.schedule for seen in observed]
-        self._points = self._coded(seen_schedules)
-        expected = self._departures(seen_schedules)
+        self._default = default
+        self._seen = {self._key(seen.schedule) for seen in observed}
+        schedules = [seen.schedule for seen in observed]
+        self._points = self._coded(schedules)
+        expected = self._departures(schedules, self._points)
         known = [seen.value for seen in observed if seen.value is not None]
         worst = min(known) - FAILED
         values = np.array([worst if seen.value is None else seen.value for seen in observed])
@@ -192,23 +196,33 @@ class ScheduleModel:
     def _likeness(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        weights = np.array([trait.weight for trait in self._knobs.values()])
+        weights = np.array([trait.weight for trait in self._traits.values()])
         return np.asarray(SPREAD**2 * np.exp(-(self._apart(ours, theirs) @ weights)))
 
-    def _departures(self, schedules: Sequence[Schedule]) -> np.ndarray:
+    def _departures(self, schedules: Sequence[Schedule], points: np.ndarray) -> np.ndarray:
         """(schedules): by how much each is expected to be slower than the default, before anything was measured."""
         import numpy as np
 
-        apart = self._apart(self._coded(schedules), self._coded([self._schedule]))[:, 0, :]
+        apart = self._apart(points, self._coded([self._default]))[:, 0, :]
         found = [
             sum(
-                trait.departures.get(schedule[knob], gap * trait.departure)
-                for (knob, trait), gap in zip(self._knobs.items(), gaps, strict=True)
+                gap * trait.distance + trait.departures.get(schedule.get(knob, ""), 0.0)
+                for (knob, trait), gap in zip(self._traits.items(), gaps, strict=True)
                 if gap
             )
             for schedule, gaps in zip(schedules, apart, strict=True)
         ]
         return np.array(found, dtype=float)
+
+    def _key(self, schedule: Schedule) -> tuple[str, ...]:
+        return tuple(repr(schedule.get(knob)) for knob in self._traits)
+
+    def unknown(self, schedules: Iterable[Schedule]) -> list[int]:
+        """Places of those that were not observed, each once."""
+        places: dict[tuple[str, ...], int] = {}
+        for place, schedule in enumerate(schedules):
+            places.setdefault(self._key(schedule), place)
+        return [place for key, place in places.items() if key not in self._seen]
 
     def improvements(self, schedules: Sequence[Schedule]) -> list[float]:
         """Of each, the expected improvement over the best log speedup so far."""
@@ -216,8 +230,8 @@ class ScheduleModel:
 
         points = self._coded(schedules)
         likeness = self._likeness(points, self._points)
-        mean = self._level - self._departures(schedules) + likeness @ self._pull
-        variance = SPREAD**2 - np.einsum("ij,jk,ik->i", likeness, self._inverse, likeness)
+        mean = self._level - self._departures(schedules, points) + likeness @ self._pull
+        variance = SPREAD**2 - ((likeness @ self._inverse) * likeness).sum(axis=1)
         deviation = np.sqrt(np.maximum(variance, 1e-9))
         return [
             float(above * _below(above / spread) + spread * _density(above / spread))

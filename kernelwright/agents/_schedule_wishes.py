@@ -21,6 +21,7 @@ from kernelwright.records import KnobValue
 _DRAWS = 64  # schedules that are drawn before one counts as exhausted
 _PAIRS = 256  # of changes that are weighed
 _WHOLE = 1024  # schedules of a space that is weighed as a whole; of a larger one, so many are drawn
+_AS_GOOD = 0.04  # share by which the promise of a schedule may fall short of the highest one where it changes less
 _FAR = 0.3  # share of a drawn schedule's choices that differ from the default's
 
 
@@ -47,11 +48,28 @@ class Request(NamedTuple):
     model: ScheduleModel | None = None  # where something was timed
 
     def ordered(self, wishes: Sequence[Wish]) -> list[Wish]:
-        """Wishes that have schedules, the most promising first; as they come where nothing was timed."""
-        if self.model is None or not wishes:
+        """Wishes that have schedules, the most promising first; as they come where nothing was timed.
+
+        Of those that promise nearly as much as the first, the one with the fewest changes is: what it gains, or why it
+        fails, can be ascribed to them. Schedules that were judged, or repeat another wish, are left out.
+        """
+        if self.model is None:
             return list(wishes)
-        promise = self.model.improvements([wish.schedule or {} for wish in wishes])
-        return [wishes[place] for place in sorted(range(len(wishes)), key=lambda place: -promise[place])]
+        fresh = [wishes[place] for place in self.model.unknown(wish.schedule or {} for wish in wishes)]
+        if not fresh:
+            return []
+        promise = self.model.improvements([wish.schedule or {} for wish in fresh])
+        enough = max(promise) * (1.0 - _AS_GOOD)
+        ranks = [
+            (0, self._changes(wish.schedule or {}), -worth) if worth >= enough else (1, 0, -worth)
+            for wish, worth in zip(fresh, promise, strict=True)
+        ]
+        return [fresh[place] for place in sorted(range(len(fresh)), key=lambda place: ranks[place])]
+
+    def _changes(self, schedule: Schedule) -> int:
+        """Choices in which it differs from the best schedule so far."""
+        best = {} if self.model is None else self.model.best
+        return sum(best.get(knob) != value for knob, value in schedule.items())
 
 
 def wishes_for(plan: Blueprint, request: Request) -> Iterator[Wish]:
@@ -86,7 +104,7 @@ def _change(plan: Blueprint, request: Request, after: Schedule, why: str) -> Wis
 
 
 def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Whatever promises most: changes of the parent's schedule and of the best one, and all else that the space has.
+    """Whatever promises most: changes of the parent's schedule and of the best one, and any other schedule.
 
     Where nothing was timed, single changes of the parent and pairs of them, the single ones first.
     """
@@ -98,7 +116,7 @@ def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[
 
 
 def _anywhere(plan: Blueprint, request: Request, rng: random.Random) -> list[Wish]:
-    """All schedules of a space, or some of them that are drawn."""
+    """All schedules of a space; of one that has more than 1024, so many that are drawn."""
     whole = math.prod(len(values) for values in plan.space.values()) <= _WHOLE
     chosen = itertools.product(*plan.space.values()) if whole else _draws(plan, rng)
     schedules = ({**plan.default, **dict(zip(plan.space, values, strict=True))} for values in chosen)

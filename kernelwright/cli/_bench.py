@@ -159,7 +159,12 @@ def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: An
 )
 @click.option("--environment", metavar="ID", help="With a name: where it was judged (default: where it was last).")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="With a name: write a page as well.")
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the tables there as well.")
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write it there; of a bench, its plots beside it.",
+)
 @suite_dir_option
 @common_options
 def report(
@@ -508,13 +513,16 @@ def _show_report(
     from kernelwright.campaign import write_atomically
 
     made: BenchReport = report_of(loaded, name)
+    written = []
     if html is not None:
         write_atomically(html, html_of(made))
+        written.append(html)
     if markdown is not None:
         plots = {plot.name: markdown.with_name(f"{markdown.stem}-{plot.name}.svg") for plot in made.plots}
         for plot in made.plots:
             write_atomically(plots[plot.name], f"{plot.svg}\n")
         write_atomically(markdown, markdown_of(made, {plot: path.name for plot, path in plots.items()}))
+        written += [markdown, *plots.values()]
     shown: list[Any] = []
     for part in made.tables:
         head = [text if number == 0 else f">{text}" for number, text in enumerate(part.head)]
@@ -522,8 +530,9 @@ def _show_report(
         for row in part.rows:
             drawn.add_row(*map(escape, row))
         shown.append(drawn)
-    written = [f"written: {path}" for path in (html, markdown) if path is not None]
-    common.show({**made.data, **ended}, *map(escape, made.lines), *shown, *map(escape, written))
+    common.show(
+        {**made.data, **ended}, *map(escape, made.lines), *shown, *(escape(f"written: {path}") for path in written)
+    )
 
 
 def _show_baselines(common: Common, loaded: StoredBench, result: CampaignResult, name: str) -> None:

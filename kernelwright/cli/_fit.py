@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kernelwright.cli._common import say
+from kernelwright.errors import KernelwrightError
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.records import Problem
 
-SUITE = "kernelwright"  # where a level without a suite is of
 _TELL_EACH_S = 10.0  # while nothing else is to be seen
 
 fit_option = click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine.")
@@ -23,7 +23,10 @@ fit_option = click.option("--fit", is_flag=True, help="Halve sizes of problems t
 def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
     """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
     from kernelwright.datasets import fitted
-    from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
+    from kernelwright.sandbox import Limits, open_sandbox
+
+    if not problems:
+        return []
 
     limits = Limits(memory_bytes=settings.memory_bytes, wall_s=settings.capture_timeout_s)
     made: list[Problem] = []
@@ -35,7 +38,7 @@ def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Pro
                 told = time.monotonic()
             try:
                 fit = fitted(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
-            except WorkerFailed as error:
+            except KernelwrightError as error:
                 say(f"  {problem.id} keeps its sizes: {error.message}")
                 made.append(problem)
                 continue

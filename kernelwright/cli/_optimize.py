@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kernelwright.cli._common import Common, budget_options, common_options, say, stdout_console
-from kernelwright.cli._fit import SUITE, fit_option, fitted_problems
+from kernelwright.cli._fit import fit_option, fitted_problems
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import (
@@ -39,6 +39,9 @@ BUDGET_FLAGS = {
     "max_tokens": "--max-tokens N",
     "max_device_seconds": "--max-device-seconds S",
 }
+
+
+SUITE = "kernelwright"
 
 
 class Chosen(NamedTuple):

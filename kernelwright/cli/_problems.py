@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kernelwright.cli._common import Common, common_options, say
-from kernelwright.cli._fit import SUITE, fit_option, fitted_problems
+from kernelwright.cli._fit import fit_option, fitted_problems
 from kernelwright.cli._lint import cell, explanations, known_findings, with_rules
 from kernelwright.cli._tables import table
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Look = Callable[[Problem], tuple[LintFinding, ...]]
 
 EXIT_WEAK = 1
+SUITE = "kernelwright"  # which a level without a suite is of
 _NAMED = 3  # problems in a line under the table
 
 suite_dir_option = click.option(
@@ -173,7 +174,7 @@ def fetch(common: Common, folder: Path, repository: str | None, revision: str | 
 
 @problems.command()
 @click.argument("references", metavar="[P]...", nargs=-1)
-@click.option("--suite", help="Every problem of this suite.")
+@click.option("--suite", help=f"Every problem of this suite (default with --level: {SUITE}).")
 @click.option("--level", type=int, help="Only this level of the suite.")
 @fit_option
 @click.option("--static", "static_only", is_flag=True, help="Only read the files; run nothing.")
@@ -200,6 +201,8 @@ def lint(
     settings = common.settings(suite_dirs=suite_dirs, sandbox=sandbox)
     if not references and suite is None and level is None:
         raise UsageError("no problem to lint", hint="name problems, or a suite with --suite, or --level")
+    if fit and static_only:
+        raise UsageError("--static runs nothing, and --fit runs every problem", hint="leave one of them out")
     whole = _whole(suite or SUITE, level, settings) if suite or level is not None else []
     targets = [*(_named(reference, settings) for reference in references), *whole]
     if fit:

@@ -27,7 +27,6 @@ _COMPILE_TIMEOUT_S = 180.0
 _WARM_CALLS = 8
 _UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
 _DEVICE_POOLS = 4  # times as large as on the CPU: a device's caches are
-_FLOOR_STREAMS = (1, 4)  # in which inputs are read side by side; the fastest counts
 _FLOOR_WINDOWS = 5
 _FLOOR_CALLS = 256
 FLOOR_SHARE = 0.9  # of the time of merely reading the inputs: nothing right is faster than this
@@ -132,7 +131,7 @@ class Clockwork:
         side = self._workers.bare("floor")
         try:
             means = []
-            for reading in (Reading((), 1), *(Reading(check_set.read, streams) for streams in _FLOOR_STREAMS)):
+            for reading in (Reading((), False), Reading(check_set.read, False), Reading(check_set.read, True)):
                 side.enter(pool, only_reading=reading)
                 order = np.random.default_rng().permutation(pool.slots)[:_FLOOR_CALLS]
                 windows = [

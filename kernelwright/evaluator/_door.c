@@ -95,23 +95,32 @@ void kw_leave(Reveal *door, uint64_t nonce) {
 #define EVERY_WIDTH
 #endif
 
-/* Worker: read `tensors` pieces of memory (address, bytes) once, eight bytes at a time, and keep nothing of it.
+#define STREAMS 4
+
+/* Worker: read `tensors` pieces of memory (address, bytes) once, eight bytes at a time; their sum is of no use but as
+ * evidence that they were read.
  *
- * In `streams` parts of each piece side by side, a cache line of each in turn: one stream alone keeps fewer of memory's
- * lines on their way than a kernel that walks several rows at once. */
-EVERY_WIDTH void kw_read(const int64_t *table, int64_t tensors, int64_t streams) {
+ * `abreast`: in STREAMS parts of each piece side by side, a cache line of each in turn: one stream alone keeps fewer of
+ * memory's lines on their way than a kernel that walks several rows at once. */
+EVERY_WIDTH uint64_t kw_read(const int64_t *table, int64_t tensors, int abreast) {
   uint64_t sum = 0;
   for (int64_t t = 0; t < tensors; t++) {
     const uint64_t *words = (const uint64_t *)table[2 * t];
-    int64_t count = table[2 * t + 1] / 8, part = count / streams / 8 * 8, begin = part * streams;
-    if (streams == 1) begin = 0;
-    else
+    int64_t count = table[2 * t + 1] / 8, begin = 0;
+    if (abreast) {
+      uint64_t sums[STREAMS][8] = {{0}};
+      int64_t part = count / STREAMS / 8 * 8;
       for (int64_t i = 0; i < part; i += 8)
-        for (int64_t s = 0; s < streams; s++)
-          for (int64_t j = 0; j < 8; j++) sum += words[s * part + i + j];
+        for (int s = 0; s < STREAMS; s++)
+          for (int j = 0; j < 8; j++) sums[s][j] += words[s * part + i + j];
+      for (int s = 0; s < STREAMS; s++)
+        for (int j = 0; j < 8; j++) sum += sums[s][j];
+      begin = STREAMS * part;
+    }
     for (int64_t i = begin; i < count; i++) sum += words[i];
   }
   __asm__ volatile("" : : "r"(sum));
+  return sum;
 }
 
 static uint64_t mixed(uint64_t x) { /* splitmix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014) */

@@ -28,10 +28,10 @@ _DYING_S = 0.25  # within which a killed worker is gone, large as it may be
 
 
 class Reading(NamedTuple):
-    """What a call of a trusted worker reads: inputs by their positions, in so many streams side by side."""
+    """What a call of a trusted worker reads: inputs by their positions, in one stream or in four abreast."""
 
     positions: Sequence[int]
-    streams: int
+    abreast: bool
 
 
 class Side:
@@ -110,7 +110,7 @@ class Side:
             self.map(pool)
         if only_reading is not None:
             self.client.request(
-                "floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading.positions), streams=only_reading.streams
+                "floor", timeout_s=SETUP_TIMEOUT_S, positions=list(only_reading.positions), abreast=only_reading.abreast
             )
         self.client.send("enter", yielding=self.door.yielding)
         if self._watch is not None:

@@ -343,13 +343,13 @@ class Runner:
                     arena[at : at + limit] = raw_bytes(output, self.memory.device)[:limit].cpu()
                     at += limit
 
-    def do_floor(self, fds: list[int], positions: list[int], streams: int) -> None:
-        """From now on a call only reads the slot's tensors at ``positions``, in ``streams``. Trusted workers only."""
+    def do_floor(self, fds: list[int], positions: list[int], abreast: bool) -> None:
+        """From now on a call only reads the slot's tensors at ``positions``. Trusted workers only."""
         import torch
 
         assert self.door is not None
         tensors = [[slot[i] for i in positions] for slot in self.slots]
-        read = self.door.read_only_forward(tensors, streams)
+        read = self.door.read_only_forward(tensors, abreast=abreast)
         self.slots = [[i] for i in range(len(tensors))]
         fixed = torch.zeros(1)
 

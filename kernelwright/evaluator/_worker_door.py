@@ -75,8 +75,8 @@ class Door:
         self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
         self.digest.restype = ctypes.c_uint64
         self._read = library.kw_read
-        self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-        self._read.restype = None
+        self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+        self._read.restype = ctypes.c_uint64
         self._answer_address = ctypes.addressof(ctypes.c_char.from_buffer(self._answer))
         self._reveal_address = _readonly_address(self._reveal)
 
@@ -168,14 +168,17 @@ class Door:
     def _at_the_door(self, yielding: bool) -> tuple[int, int, int, int]:
         return self._reveal_address, self._answer_address, ctypes.addressof(self._nonce), int(yielding)
 
-    def read_only_forward(self, slots: Sequence[Sequence[Any]], streams: int) -> Callable[[int], None]:
-        """A trusted call that does nothing but read the given tensors of a slot, in so many streams side by side."""
+    def read_only_forward(self, slots: Sequence[Sequence[Any]], *, abreast: bool) -> Callable[[int], int]:
+        """A trusted call that does nothing but read the given tensors of a slot, in one stream or in four abreast.
+
+        It returns the sum of their whole words of eight bytes, modulo 2⁶⁴.
+        """
         tables = [
             (ctypes.c_int64 * (2 * len(tensors)))(*(v for t in tensors for v in (t.data_ptr(), t.nbytes)))
             for tensors in slots
         ]
         read = self._read
-        return lambda slot: read(tables[slot], len(tables[slot]) // 2, streams)
+        return lambda slot: read(tables[slot], len(tables[slot]) // 2, int(abreast))
 
 
 def describe(output: torch.Tensor) -> list[Any]:

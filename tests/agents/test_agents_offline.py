@@ -21,6 +21,7 @@ from kernelwright.agents import (
     Peaks,
     StepContext,
     Workbench,
+    _schedule_wishes,
     describe_static,
     place,
     static_score,
@@ -340,13 +341,13 @@ def test_samples_that_know_of_no_attempt_differ(toy):
     assert OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=1, seed=2))).candidate
 
 
-def known(*measured, default=DEFAULT):
+def known(*measured, default=DEFAULT, backend="cpp"):
     """A context with these schedules judged: what differs from the default, and the speedup, or a status."""
     attempts = []
     for number, (changes, outcome) in enumerate(measured):
         told = {"status": outcome} if isinstance(outcome, Status) else {"speedup": outcome}
-        made = codegen.generate(None, {**default, **changes}, backend="cpp")
-        candidate = Candidate(problem_id=PROBLEM.id, source=made.source, backend="cpp")
+        made = codegen.generate(None, {**default, **changes}, backend=backend)
+        candidate = Candidate(problem_id=PROBLEM.id, source=made.source, backend=backend)
         action = {"schedule": {**default, **changes}, "origin": "improve"}
         attempts.append(Attempt(number, str(number), candidate, make_evaluation(candidate, **told).verdict, action))
     return Loop(steady).context, tuple(attempts)
@@ -380,18 +381,18 @@ def test_a_search_goes_near_no_choice_that_failed(mode):
     assert asked.get("UNROLL", 1) > 1, "the best of what passed is what is built upon"
 
 
-def in_space(toy, space, *measured):
+def in_space(toy, space, *measured, seed=7):
     """What the offline Coder changes of the first values of a space where these changes of them were judged."""
     toy.space, toy.default = space, {knob: values[0] for knob, values in space.items()}
     context, attempts = known(*measured, default=toy.default)
-    asked = Assignment(mode="improve", parents=(attempts[0].candidate.sha256,), seed=7)
+    asked = Assignment(mode="improve", parents=(attempts[0].candidate.sha256,), seed=seed)
     found = OfflineCoder().propose(dataclasses.replace(context, attempts=attempts, assignment=asked)).action["schedule"]
     return {knob: value for knob, value in found.items() if value != toy.default[knob]}
 
 
 def test_tiles_are_alike_as_their_numbers_are(toy):
-    space = {"tile": ["8x3", "12x2", "14x2", "6x3"]}
-    assert in_space(toy, space, ({}, 1.0), ({"tile": "12x2"}, 0.5)) == {"tile": "6x3"}
+    space = {"shape": ["8x3", "12x2", "14x2", "6x3"]}
+    assert in_space(toy, space, ({}, 1.0), ({"shape": "12x2"}, 0.5)) == {"shape": "6x3"}
 
 
 def test_a_search_begins_with_choices_that_cost_little_on_the_whole(toy):
@@ -401,8 +402,32 @@ def test_a_search_begins_with_choices_that_cost_little_on_the_whole(toy):
     assert in_space(toy, space, ({}, 1.0), ({"fusion": "none"}, 2.0)) == {"fusion": "none", "VECTOR_BITS": 256}
 
 
-def test_a_search_looks_beyond_two_changes(toy):
-    """Each pair of three choices did well, and all else within two changes of the best and the parent is known."""
+def test_what_is_known_of_choices_in_one_language_is_nothing_in_another(toy):
+    """There a product is torch's by default, and one of ours is no departure that is known to cost anything."""
+    space = {"conv": ["library", "own"], "UNROLL": [False, True]}
+    asked = {}
+    for backend in ("cpp", "triton"):
+        toy.space, toy.default = space, {knob: values[0] for knob, values in space.items()}
+        context, attempts = known(({}, 1.0), default=toy.default, backend=backend)
+        assignment = Assignment(mode="improve", parents=(attempts[0].candidate.sha256,), seed=7)
+        context = dataclasses.replace(context, backend=backend, attempts=attempts, assignment=assignment)
+        asked[backend] = OfflineCoder().propose(context).action["schedule"]
+    assert asked["cpp"] == {"conv": "own", "UNROLL": False}
+    assert asked["triton"] == {"conv": "own", "UNROLL": True}
+
+
+def test_a_search_changes_little_where_that_promises_nearly_as_much(toy):
+    """What a choice does that hardly matters is not worth that nobody knows what the other one did."""
+    assert in_space(toy, {"UNROLL": [False, True], "fusion": ["full", "rows"]}, ({}, 1.0)) == {"fusion": "rows"}
+
+
+@pytest.mark.parametrize(("whole", "seed"), [(32, 7), (31, 1), (31, 2)])
+def test_a_search_looks_beyond_two_changes(toy, monkeypatch, whole, seed):
+    """Each pair of three choices did well, and all else within two changes of the best and the parent is known.
+
+    The space has 32 schedules: they are weighed as a whole, or so many as are drawn.
+    """
+    monkeypatch.setattr(_schedule_wishes, "_WHOLE", whole)
     knobs = ("one", "two", "three", "four", "five")
     near = [dict.fromkeys(some, True) for count in (1, 2) for some in itertools.combinations(knobs, count)]
     found = in_space(
@@ -410,6 +435,7 @@ def test_a_search_looks_beyond_two_changes(toy):
         {knob: [False, True] for knob in knobs},
         ({}, 1.0),
         *((changes, 0.98 if changes.keys() <= {"two", "three", "five"} else 0.8) for changes in near),
+        seed=seed,
     )
     assert found.keys() == {"two", "three", "five"}
 
