@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
 
 _STEPS = 64
-_LEAST = 2  # below which nothing is halved
+_LEAST = 16  # below which nothing is halved: a width of 1 is another problem
+_LEAST_BATCH = 2  # the same for how many there are of the same
 
 Values = dict[str, int]
 
@@ -53,7 +54,7 @@ def _next(payload: Mapping[str, Any], values: Values, excess: float) -> tuple[Va
     stay in proportion; of equal ones that which helps most."""
     found = []
     for name, value in values.items():
-        if value < _LEAST:
+        if value < (_LEAST_BATCH if "batch" in name.lower() else _LEAST):
             continue
         halved = {**values, name: value // 2}
         try:

@@ -61,6 +61,15 @@ def test_a_large_problem_is_halved_until_it_fits_and_still_runs():
     assert "# a comment: größer" in fit.problem.source
 
 
+def test_a_batch_may_come_to_one_and_no_width_to_less_than_eight():
+    """A layer of width 1 computes something else; what does not fit above that is said not to fit."""
+    source = SOURCE.replace("nn.GroupNorm(groups, features)", "nn.Identity()")
+    fit = fitted(problem(source), here, most_bytes=1, most_flops=1)
+    assert fit.problem.id == "other/level1/gemm@batch_size=1,features=8"
+    assert not fit.fits
+    assert "no constant of it can be halved any more" in fit.reason
+
+
 def test_a_problem_that_fits_is_left_as_it_is():
     given = problem(SOURCE.replace("4096", "64").replace("2048 * 2", "64"))
     assert fitted(given, here) == (given, True, "")
