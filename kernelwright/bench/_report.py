@@ -67,7 +67,7 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
     caught = bench.caught()
     tables = [
         _overall(broken),
-        _rules(first.all, loose, caught),
+        _rules(first.all, loose, caught, bench.untried()),
         *(_parts(f"By level, against {baseline}", found, found.by_level) for baseline, found in broken.items()),
         _parts(f"By category, against {first.baseline}", first, first.by_category),
     ]
@@ -86,6 +86,7 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
         "baselines": {baseline: found.model_dump(mode="json") for baseline, found in broken.items()},
         "by_kernelbench_rule": loose.model_dump(mode="json"),
         "caught": dict(caught),
+        "untried": bench.untried(),
     }
     return BenchReport(name, _facts(bench), tables, plots, data)
 
@@ -176,11 +177,12 @@ def _overall(broken: dict[str, Breakdown]) -> TableOf:
     return TableOf("All problems", ["", *(f"against {name}" for name in broken)], rows)
 
 
-def _rules(strict: Summary, loose: Summary, caught: Mapping[str, int]) -> TableOf:
+def _rules(strict: Summary, loose: Summary, caught: Mapping[str, int], untried: int) -> TableOf:
     rows = [
         ["correct, of samples", _percent(strict.sample_rate), _percent(loose.sample_rate)],
         ["problems solved", _percent(strict.correct_rate), _percent(loose.correct_rate)],
         *([f"let pass there, here {status}", "", str(count)] for status, count in caught.items()),
+        *([["refused before any trial, wrong in both columns", "", str(untried)]] if untried else []),
     ]
     return TableOf("Strict, and by KernelBench's own rule", ["", "strict", "KernelBench's rule"], rows)
 

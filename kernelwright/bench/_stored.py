@@ -102,6 +102,15 @@ class StoredBench(NamedTuple):
         """What KernelBench's own rule would have said. What the referee refused has no time, and so no speedup."""
         return [_outcome(found)._replace(correct=found.right_by_kernelbench) for found in self.samples if found.is_over]
 
+    def untried(self) -> int:
+        """Samples of finished problems that were refused before any trial: the other rule was never asked."""
+        finished = {problem.id for problem in self.finished}
+        return sum(
+            found.verdict is not None and not found.verdict.passed and found.verdict.correctness is None
+            for found in self.samples
+            if found.problem.id in finished
+        )
+
     def caught(self) -> Mapping[str, int]:
         """How many samples of finished problems that KernelBench's rule would have let pass ended with which status."""
         finished = {problem.id for problem in self.finished}

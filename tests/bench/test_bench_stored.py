@@ -226,6 +226,21 @@ def test_a_report_has_every_figure_in_all_its_forms(bench):
     assert "KernelBench/level1/p1: 4.00x" in page
 
 
+def test_what_was_refused_before_any_trial_is_said_to_be_unknown_to_the_other_rule(settings, store):
+    run_id = made(settings, store, [sampled(PROBLEMS[0], 0), sampled(PROBLEMS[0], 1)], [PROBLEMS[0]])
+    refused = make_evaluation(candidate(PROBLEMS[0], 0), status=Status.REWARD_HACK)
+    screened = refused.verdict.model_copy(update={"correctness": None, "failed_stage": "screen"})
+    store.record_evaluation(refused.model_copy(update={"verdict": screened}), run_id=run_id)
+    judge(store, run_id, PROBLEMS[0], 1, status=Status.TIMEOUT)
+    report = report_of(load_bench(store, store.run(run_id)), "mine")
+    assert (report.data["untried"], report.data["caught"]) == (1, {"TIMEOUT": 1})
+    assert "| refused before any trial, wrong in both columns |  | 1 |" in markdown_of(report)
+    judge(store, run_id, PROBLEMS[0], 0)
+    report = report_of(load_bench(store, store.run(run_id)), "mine")
+    assert report.data["untried"] == 0
+    assert "before any trial" not in markdown_of(report)
+
+
 def test_what_is_not_finished_counts_neither_for_nor_against(settings, store):
     given = [sampled(PROBLEMS[0], 0), sampled(PROBLEMS[0], 1), sampled(PROBLEMS[1], 0), sampled(PROBLEMS[1], 1)]
     run_id = made(settings, store, given)
