@@ -37,6 +37,7 @@ PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
 }
 
 EFFECT_WEIGHT = 20.0  # one point for every 5% that the same knob gained or lost before
+_MOST_JOINT = 4  # choices that are changed at once, of which anything can still be said
 UNTIMED_EFFECT = 0.02  # of a change that the compiler's evidence alone calls better or worse
 FAILURE_PENALTY = 10.0  # for a value that broke the kernel
 FAILURE_SUSPICION = 2.0  # for other values of that knob
@@ -89,6 +90,21 @@ def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
         knob, value = next(iter(change.items()))
         before = (base.action.get("schedule") or {}).get(knob)
         found.append(Effect(knob, before, value, _log_ratio(base, attempt, baseline)))
+    return found
+
+
+def joint_effects(attempts: Sequence[Attempt], baseline: str) -> list[tuple[Mapping[str, KnobValue], float | None]]:
+    """Changes of two to four choices at once, and the measured effect of all together; see :func:`effects`."""
+    by_hash = {attempt.candidate.sha256: attempt for attempt in attempts}
+    found = []
+    for attempt in attempts:
+        base = by_hash.get(str(attempt.action.get("base", "")))
+        if base is None or attempt.purpose != "search":
+            continue
+        before, after = (one.action.get("schedule") or {} for one in (base, attempt))
+        change = {knob: value for knob, value in after.items() if before.get(knob) != value}
+        if before and 2 <= len(change) <= _MOST_JOINT:
+            found.append((change, _log_ratio(base, attempt, baseline)))
     return found
 
 

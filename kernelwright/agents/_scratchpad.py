@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kernelwright.agents._model_roles import ModelRole, history_of
-from kernelwright.agents._moves import UNTIMED_EFFECT, effects
+from kernelwright.agents._moves import UNTIMED_EFFECT, effects, joint_effects
 from kernelwright.agents._roles import Attempt, StepContext
 from kernelwright.prompts import Move
 from kernelwright.records import SEVERITIES, Backend
@@ -73,6 +73,10 @@ class OfflineScratchpad:
         """What was learned of kernels in one language."""
         known = effects(context.attempts, context.baseline)
         told = [(f"{one.knob} = {one.value}", one.log_ratio) for one in known]
+        told += [
+            (" and ".join(f"{knob} = {value}" for knob, value in change.items()), ratio)
+            for change, ratio in joint_effects(context.attempts, context.baseline)
+        ]
         paid = sorted({(ratio, what) for what, ratio in told if ratio is not None and ratio > 0}, reverse=True)
         lost = sorted({(ratio, what) for what, ratio in told if ratio is not None and ratio <= 0})
         failed = dict.fromkeys(what for what, ratio in told if ratio is None)
