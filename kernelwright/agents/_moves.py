@@ -96,7 +96,7 @@ def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
 def joint_effects(attempts: Sequence[Attempt], baseline: str) -> list[tuple[Mapping[str, KnobValue], float | None]]:
     """Changes of two to four choices at once, and the measured effect of all together; see :func:`effects`."""
     by_hash = {attempt.candidate.sha256: attempt for attempt in attempts}
-    found = []
+    found: list[tuple[Mapping[str, KnobValue], float | None]] = []
     for attempt in attempts:
         base = by_hash.get(str(attempt.action.get("base", "")))
         if base is None or attempt.purpose != "search":
