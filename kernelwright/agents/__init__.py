@@ -15,6 +15,7 @@ from kernelwright.agents._model_roles import (
     at_work,
     reply_schemas,
 )
+from kernelwright.agents._moves import MOST_CHOICES
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._nodes import (
     RIVALS,
@@ -87,6 +88,7 @@ __all__ = [
     "EDITED_CHARACTERS",
     "MACHINE_CODE",
     "MOST_CHARACTERS",
+    "MOST_CHOICES",
     "MOST_GENERATORS",
     "MUTATIONS",
     "RIVALS",

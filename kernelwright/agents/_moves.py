@@ -37,7 +37,7 @@ PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
 }
 
 EFFECT_WEIGHT = 20.0  # one point for every 5% that the same knob gained or lost before
-_MOST_JOINT = 4  # choices that are changed at once, of which anything can still be said
+MOST_CHOICES = 4  # of a schedule that one move changes: more is another kernel, and says nothing of any of them
 UNTIMED_EFFECT = 0.02  # of a change that the compiler's evidence alone calls better or worse
 FAILURE_PENALTY = 10.0  # for a value that broke the kernel
 FAILURE_SUSPICION = 2.0  # for other values of that knob
@@ -103,7 +103,7 @@ def joint_effects(attempts: Sequence[Attempt], baseline: str) -> list[tuple[Mapp
             continue
         before, after = (one.action.get("schedule") or {} for one in (base, attempt))
         change = {knob: value for knob, value in after.items() if before.get(knob) != value}
-        if before and 2 <= len(change) <= _MOST_JOINT:
+        if before and 2 <= len(change) <= MOST_CHOICES:
             found.append((change, _log_ratio(base, attempt, baseline)))
     return found
 

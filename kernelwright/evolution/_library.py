@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernelwright.agents import MOST_CHOICES
 from kernelwright.datasets import operators_of
 from kernelwright.evolution._book import Measure, pooled
 from kernelwright.evolution._similarity import closeness
@@ -19,7 +20,6 @@ from kernelwright.records import Backend, DeviceClass, Interval, KnobValue, Reco
 if TYPE_CHECKING:
     from kernelwright.store import TriedKernel
 
-MOST_CHOICES = 4  # of a schedule that one move changes: more is another kernel, and says nothing of any of them
 LEAST_CLOSENESS = 0.1  # of a problem where a move was measured, below which it is no guide
 _WORDS_KEPT = 300  # characters of what a model said of its change
 _NO_FAILURE = frozenset({Status.PASSED, Status.UNCHECKED, Status.INVALID_REFERENCE})

@@ -368,9 +368,9 @@ def test_an_offline_run_transfers_what_an_earlier_one_measured(tmp_path, store, 
     offline(tmp_path, store, "first", SOFTMAX, "improve = 1", 8)
     library = library_of(store)
     best = library.ranked[0]
-    assert best.change["UNROLL"] == 4
-    assert best.before["UNROLL"] != 4
-    assert best.gain.median == pytest.approx(factor_of(str([*best.change.items()])), rel=0.01)
+    assert best.change == {"UNROLL": 4, "BLOCK": 128}
+    assert best.before.keys() == best.change.keys()
+    assert best.gain.median == pytest.approx(1.5 * 0.95, rel=0.01)
     slower = next(move for move in library.moves if move.change.get("fuse") == "none")
     expected = factor_of(str([*slower.change.items()]))
     assert (slower.failures, slower.gain.median) == (slower.times, pytest.approx(expected, rel=0.01))
