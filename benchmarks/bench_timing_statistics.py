@@ -28,10 +28,13 @@ def noisy_pairs(rng, shape, deviation):
     return core + (rng.random(shape) < 0.08) * rng.uniform(0.05, 0.3, shape) * rng.choice([-1, 1], shape)
 
 
-def search(trials, truth, deviation=0.025, noise=0.014):
-    """Share of trials that claim faster, coverage of the interval, and mean number of pairs."""
+def search(trials, truth, deviation=0.025, noise=0.03):
+    """Share of trials that claim faster, coverage of the interval, and mean number of pairs.
+
+    Beside it, of how many the interval's lower bound clears the noise bound at the end, whatever its width.
+    """
     rng = np.random.default_rng(1)
-    faster = covered = pairs = 0
+    faster = bound_clear = covered = pairs = 0
     for _ in range(trials):
         test = statistics.SequentialTest(noise_bound=noise)
         for value in math.log(truth) + noisy_pairs(rng, 96, deviation):
@@ -39,9 +42,15 @@ def search(trials, truth, deviation=0.025, noise=0.014):
                 break
         interval = test.interval()
         faster += test.faster
+        bound_clear += interval.low > math.log1p(noise)
         covered += interval.low <= math.log(truth) <= interval.high
         pairs += test.pairs
-    return {"faster": faster / trials, "coverage": covered / trials, "mean_pairs": pairs / trials}
+    return {
+        "faster": faster / trials,
+        "bound_clear": bound_clear / trials,
+        "coverage": covered / trials,
+        "mean_pairs": pairs / trials,
+    }
 
 
 def confirmation(trials, between, truth=1.0, noise=0.014):
@@ -76,6 +85,11 @@ def main():
     started = time.perf_counter()
     results = {
         **{f"search, truth {truth}x": search(options.trials, truth) for truth in (1.0, 1.02, 1.05, 1.15)},
+        **{
+            f"search, truth {truth}x, windows scatter by {deviation:.0%}": search(options.trials, truth, deviation)
+            for deviation in (0.12, 0.25, 0.5)
+            for truth in (1.0, 1.15, 1.5)
+        },
         **{
             f"confirmation, {between:.1%} between processes": confirmation(options.trials, between)
             for between in (0.005, 0.01, 0.02, 0.03, 0.05)

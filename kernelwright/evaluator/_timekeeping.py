@@ -356,11 +356,11 @@ class Timekeeper:
         if not timeable:
             took = f"the reference takes {1000 * eager_ms:.2g} us: overhead decides, and nothing is called faster"
             progress.note(TOO_SMALL_TO_TIME, took)
-        speedup = {}
+        speedup, least = {}, math.log1p(noise_bound)
         for name, interval in intervals.items():
             median, low, high = interval.ratios()
-            faster = interval.low > math.log1p(noise_bound) and timeable
-            speedup[name] = Speedup(median=median, low=low, high=high, faster=faster)
+            faster = interval.low > least if confirmed else statistics.surely_faster(interval, least)
+            speedup[name] = Speedup(median=median, low=low, high=high, faster=faster and timeable)
         own = [s.latency_ms for s in progress.samples if s.role == "candidate"]
         median, low, high = statistics.latency_interval(own)
         progress.timing = Timing(

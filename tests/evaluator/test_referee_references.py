@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from referee_candidates import RIGHT
 from referee_problem_text import HEAD, TAIL
@@ -88,6 +90,22 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
     assert verdict.passed, verdict.reason
     assert set(verdict.timing.speedup) == {"eager"}
     assert verdict.timing.processes == 5
+
+
+@pytest.mark.parametrize(("scatter", "faster"), [(0.05, True), (0.5, False)])
+def test_a_search_claims_nothing_that_lies_within_the_scatter_of_its_windows(softmax, monkeypatch, scatter, faster):
+    turn = Timekeeper._turn
+
+    def scattered(timekeeper, turns, pair, process, phase, progress):
+        taken = turn(timekeeper, turns, pair, process, phase, progress)
+        log_ratio = 0.4 + scatter * (2 * (5 * pair % 12) / 11 - 1)
+        return {**taken, "candidate": 1.0, "eager": math.exp(log_ratio)}
+
+    monkeypatch.setattr(Timekeeper, "_turn", scattered)
+    verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp")).verdict
+    speedup = verdict.speedup("eager")
+    assert speedup.low > 1 + verdict.timing.noise_bound
+    assert speedup.faster is faster
 
 
 @pytest.mark.untimed

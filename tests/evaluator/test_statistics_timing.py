@@ -135,6 +135,29 @@ def test_identical_code_is_rarely_called_faster():
     assert np.mean([t.faster for t in unbounded]) <= 0.05
 
 
+def test_on_a_disturbed_machine_nothing_is_claimed_that_lies_within_the_noise():
+    """Windows that scatter by a half: the level alone lets identical code through in some of a thousand."""
+    rng = np.random.default_rng(3)
+    samples = [noisy_pairs(rng, 96, 0.5) for _ in range(1000)]
+    tests = [run_test(found, noise_bound=0.03) for found in samples]
+    assert not any(test.faster for test in tests)
+    assert any(
+        statistics.signed_rank_interval(found[:look], 0.9875).low > math.log1p(0.03)
+        for found in samples
+        for look in (12, 24, 48, 96)
+    )
+    halved = [run_test(math.log(2.0) + found, noise_bound=0.03) for found in samples[:200]]
+    assert np.mean([test.faster for test in halved]) >= 0.99
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "faster"), [(0.05, 0.14, True), (0.05, 0.16, False), (0.02, 0.03, False), (1.1, 3.2, True)]
+)
+def test_a_claim_clears_the_noise_bound_and_its_own_width(low, high, faster):
+    interval = statistics.LogInterval((low + high) / 2, low, high)
+    assert statistics.surely_faster(interval, math.log1p(0.03)) is faster
+
+
 def test_a_real_gain_is_found():
     rng = np.random.default_rng(12)
     tests = [run_test(math.log(1.15) + noisy_pairs(rng, 96, 0.04)) for _ in range(200)]
