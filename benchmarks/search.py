@@ -2,7 +2,8 @@
 
     pip install -e '.[plots]'
     python benchmarks/search.py --tables benchmarks/results/MACHINE/search --output OUTPUT.json
-    python benchmarks/search.py ... --set sealed          # the other problems: when nothing is changed any more
+    python benchmarks/search.py ... --set sealed          # other problems: when nothing is changed any more
+    python benchmarks/search.py ... --set sealed-larger
     python benchmarks/search.py ... --confirm --plot docs/images/search.svg
     python benchmarks/search.py ... --constants benchmarks/results/search_fit.json    # fitted to the others
 
@@ -400,7 +401,7 @@ def main() -> int:
     """Run all searches on all tables of a set; print and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, required=True)
-    parser.add_argument("--set", choices=("open", "sealed"), default="open")
+    parser.add_argument("--set", choices=tuple(tables.SETS), default="open")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--constants", type=Path, help="what search_fit.py wrote")
     parser.add_argument("--processes", type=int, default=2)
@@ -408,7 +409,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="a JSON file; other sets that are in it stay")
     parser.add_argument("--plot", type=Path, help="an SVG file")
     arguments = parser.parse_args()
-    names = tables.OPEN if arguments.set == "open" else tables.SEALED
+    names = tables.SETS[arguments.set]
     with Referee(Settings(baselines=("eager",))) as referee:
         worlds = [read_world(arguments.tables, name, referee) for name in names]
         if arguments.constants:

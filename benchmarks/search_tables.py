@@ -59,6 +59,18 @@ SEALED = (
     "level3/mlp_block",
     "level3/swiglu_feed_forward",
 )
+# Sealed too, with spaces as large as those of OPEN. By rule: of all other problems of the suite whose spaces give 60
+# sources or more and whose default schedule passes, by level, in the order of the SHA-256 of level and name, the first
+# two whose category no other of them has.
+SEALED_LARGER = (
+    "level1/kl_div_loss",
+    "level1/tall_skinny_matmul",
+    "level2/depthwise_separable_conv",
+    "level2/gemm_logsumexp",
+    "level3/soft_mixture_of_experts",
+    "level3/sliding_window_attention",
+)
+SETS = {"open": OPEN, "sealed": SEALED, "sealed-larger": SEALED_LARGER}
 MOST_SCHEDULES = 512
 PAIRS = 12  # of windows, of each kernel: what is wanted is a table, and no proof
 FIXED = ("reciprocal_math", "in_place", "scratch", "VECTOR_BITS", "prefetch", "UNROLL")
@@ -68,7 +80,7 @@ SEED = "TorchInductor"
 def main() -> int:
     """Build and measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problems", nargs="*", help="default: all of both sets")
+    parser.add_argument("problems", nargs="*", help="default: those of all sets")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--build-only", action="store_true", help="time nothing yet: for a machine that is busy")
     parser.add_argument("--again", action="store_true", help="measure everything once more")
@@ -77,7 +89,7 @@ def main() -> int:
     arguments = parser.parse_args()
     settings = Settings(baselines=("eager",), check_trials=1, looks=(PAIRS,))
     with Referee(settings) as referee:
-        for name in arguments.problems or (*OPEN, *SEALED):
+        for name in arguments.problems or itertools.chain(*SETS.values()):
             problem = find_problem(name)
             path = path_of(arguments.folder, problem)
             with referee.open(problem, baselines=["eager"]) as session:
