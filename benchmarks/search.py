@@ -239,6 +239,9 @@ class Ledger:
     def add_duplicate(self, duplicate: Any) -> None:
         """The state has it."""
 
+    def add_fruitless(self, fruitless: Any) -> None:
+        """The state has it."""
+
 
 class AnyKernel:
     """Draws kernels of the space, each once."""

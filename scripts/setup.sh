@@ -48,5 +48,5 @@ if [ -n "${TORCH_INDEX_URL:-}" ]; then
 else
     pip install "$torch"
 fi
-pip install --constraint constraints.txt --editable '.[dev]'
+pip install --constraint constraints.txt --editable '.[dev,data]'
 printf '%s' "$want" > "$stamp"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kernelwright.agents._roles import Duplicate, Purpose
+from kernelwright.agents._roles import Duplicate, Fruitless, Purpose
 from kernelwright.agents._verifier import Forecast, Past
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
@@ -63,6 +63,10 @@ class Ledger(Protocol):
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
         """Keep that a candidate was found to be one that was judged; keeping the same again changes nothing."""
+        ...
+
+    def add_fruitless(self, fruitless: Fruitless) -> None:
+        """Keep that a Coder gave nothing to judge; keeping the same again changes nothing."""
         ...
 
     def scratchpad(self, step: int) -> str | None:

@@ -18,6 +18,7 @@ from kernelwright.agents._roles import (
     Coder,
     Duplicate,
     Foresees,
+    Fruitless,
     Judge,
     Proposal,
     Purpose,
@@ -93,6 +94,7 @@ class StepState(TypedDict):
     proposals: Annotated[list[ProposalState], gather]
     failures: list[FailureState]
     duplicates: list[dict[str, Any]]
+    fruitless: list[dict[str, Any]]
     scratchpad: str
     stop: str
 
@@ -160,6 +162,7 @@ def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
         proposals=[],
         failures=[],
         duplicates=[],
+        fruitless=[],
         scratchpad="",
         stop="",
     )
@@ -184,6 +187,7 @@ def context_of(
         assignment=assignment or Assignment(),
         failures=_failures_since_a_verdict(state),
         duplicates=tuple(Duplicate.model_validate(known) for known in state.get("duplicates", ())),
+        fruitless=tuple(Fruitless.model_validate(known) for known in state.get("fruitless", ())),
         scratchpad=state.get("scratchpad", ""),
     )
 
@@ -237,7 +241,8 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
         proposal = set_knobs(context, assignment) if assignment.knobs else tools.coder.propose(context)
         _refuse_another_language(context, proposal)
     except RoleFailed as failed:
-        return {"proposals": [{**answer, "reason": failed.message}]}
+        asked = {"assignment": assignment.model_dump(mode="json", exclude_defaults=True)}
+        return {"proposals": [{**answer, "reason": failed.message, "action": asked}]}
     answer["reason"] = proposal.rationale
     if proposal.candidate is None:
         return {"proposals": [{**answer, "ends": True}]}
@@ -281,8 +286,11 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
         forecast = None if chosen else _forecast(tools, state, candidate, pending["sample"])
         if forecast is not None and forecast.passed_over:
             reason = f"not judged, since a {forecast.outcome} is expected: {forecast.reason}"
-            failures = [*state["failures"], _failure(state, "verifier", reason)]
-            return {"proposals": pending["sample"], "failures": failures}
+            return {
+                "proposals": pending["sample"],
+                "failures": [*state["failures"], _failure(state, "verifier", reason)],
+                "fruitless": _with_fruitless(tools, state, [pending]),
+            }
         _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
         if tools.machine_code is not None:
             action = {**action, MACHINE_CODE: tools.machine_code(candidate)}
@@ -484,6 +492,9 @@ def _decide(tools: StepTools, state: StepState) -> dict[str, Any]:
         *(_failure(state, "coder", proposal["reason"]) for proposal in empty if not proposal["ends"]),
     ]
     changes: dict[str, Any] = {"proposals": None, "failures": failures, "round": done if judged else state["round"]}
+    if failed := [proposal for proposal in empty if not proposal["ends"]]:
+        changes["fruitless"] = _with_fruitless(tools, state, failed)
+        state = {**state, "fruitless": changes["fruitless"]}
     if not judged and empty and all(proposal["ends"] for proposal in empty):
         return {**changes, "stop": f"{tools.coder.name}: {empty[0]['reason']}"}
     changes["round"] = done
@@ -497,6 +508,22 @@ def _decide(tools: StepTools, state: StepState) -> dict[str, Any]:
     else:
         stop = tools.finished(context_of(tools, state))
     return {**changes, "stop": stop}
+
+
+def _with_fruitless(tools: StepTools, state: StepState, proposals: list[ProposalState]) -> list[dict[str, Any]]:
+    """What is known of Coders that gave nothing, with these as well."""
+    rows = [
+        Fruitless(
+            round=state["round"],
+            after=len(state["attempts"]),
+            sample=proposal["sample"],
+            action=proposal["action"],
+        )
+        for proposal in proposals
+    ]
+    for row in rows:
+        tools.ledger.add_fruitless(row)
+    return [*state.get("fruitless", ()), *(row.model_dump(mode="json") for row in rows)]
 
 
 def _failure(state: StepState, role: str, reason: str) -> FailureState:

@@ -151,6 +151,25 @@ class Duplicate(Record):
     action: Mapping[str, Any] = {}
 
 
+class Fruitless(Record):
+    """A Coder that gave nothing to judge: a row of what a search knows, like an evaluation.
+
+    Attributes:
+        round: in which it was asked.
+        after: evaluations of the run on this problem before it.
+        sample: which of those who worked side by side.
+        action: what was asked for, as with an attempt.
+    """
+
+    round: int
+    after: int
+    sample: int
+    action: Mapping[str, Any] = {}
+
+
+Unjudged = Duplicate | Fruitless
+
+
 class Workbench:
     """Runs trusted tools on the problem in a sandboxed worker, and remembers the answers for this problem."""
 
@@ -183,6 +202,7 @@ class StepContext:
     assignment: Assignment = field(default_factory=Assignment)
     failures: tuple[str, ...] = ()  # what kept candidates from being judged since the last one that was
     duplicates: tuple[Duplicate, ...] = ()
+    fruitless: tuple[Fruitless, ...] = ()
     scratchpad: str = ""  # what was learned so far, where somebody keeps notes
 
     @property

@@ -4,6 +4,7 @@ from kernelwright.bench._dataset import write_dataset
 from kernelwright.bench._exchange import (
     Imported,
     baselines_json,
+    claims_of_bench,
     reference_samples,
     rows_of_bench,
     runs_of_bench,
@@ -44,6 +45,7 @@ __all__ = [
     "TableOf",
     "baselines_json",
     "break_down",
+    "claims_of_bench",
     "html_of",
     "kernelbench_figures",
     "load_bench",

@@ -12,7 +12,7 @@ from kernelwright import __version__
 from kernelwright.bench._kernelbench import KernelBenchRun, Slot
 from kernelwright.bench._stored import JudgedSample, StoredBench
 from kernelwright.errors import UsageError
-from kernelwright.records import Backend, Candidate, Environment, Problem, TimingSample
+from kernelwright.records import VARIANT_MARK, Backend, Candidate, Environment, Problem, TimingSample
 from kernelwright.store import Sample
 
 if TYPE_CHECKING:
@@ -73,13 +73,31 @@ def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Ba
     return Imported(list(by_number.values()), samples)
 
 
+def claims_of_bench(bench: StoredBench) -> KernelBenchRun:
+    """What another evaluation said of the samples of an imported bench, as the run folder that it came from.
+
+    Raises:
+        UsageError: nobody has said anything of it.
+    """
+    claimed = {
+        Slot(int(judged.problem.number or 0), judged.sample.number): judged.sample.claimed
+        for judged in bench.samples
+        if judged.sample.claimed is not None
+    }
+    if not claimed:
+        raise UsageError(
+            "no evaluation of somebody else's came with this bench", hint="leave --baseline out: it was timed here"
+        )
+    return KernelBenchRun(bench.problems[0].level, {}, claimed)
+
+
 def runs_of_bench(store: Store, bench: StoredBench) -> dict[int, KernelBenchRun]:
     """A bench as KernelBench's run folders, one for each level.
 
     What was judged has an entry of that verdict; what was not has the entry that came with it, unchanged.
 
     Raises:
-        UsageError: a problem has no number, by which KernelBench names kernels.
+        UsageError: a problem has no number, by which KernelBench names kernels, or is in other sizes than its file's.
     """
     _require_numbers(bench)
     found: dict[int, tuple[dict[Slot, str], dict[Slot, Mapping[str, Any]]]] = {}
@@ -161,8 +179,9 @@ def baselines_json(store: Store, bench: StoredBench) -> dict[str, dict[str, dict
     of all count.
 
     Raises:
-        UsageError: nothing was timed.
+        UsageError: nothing was timed, or a problem is in other sizes than its file's.
     """
+    _require_own_sizes(bench)
     _require_one_name_each(bench, _file_name)
     windows: dict[str, dict[str, dict[str, list[TimingSample]]]] = {}
     for judged in bench.samples:
@@ -197,7 +216,7 @@ def submission_json(bench: StoredBench, display_name: str, organization: str = "
     Of several samples the fastest that passed is sent, else the first; a problem without a kernel is left out.
 
     Raises:
-        UsageError: a problem has no number.
+        UsageError: a problem has no number, or is in other sizes than its file's.
     """
     _require_numbers(bench)
     kernels = {}
@@ -259,12 +278,24 @@ def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
         yield row
 
 
+def _require_own_sizes(bench: StoredBench) -> None:
+    """Refuse problems in sizes of our own: those files know a problem by its number or file, and would take its times
+    for those of the sizes that stand there."""
+    changed = next((problem.id for problem in bench.problems if VARIANT_MARK in problem.declared.id), None)
+    if changed is not None:
+        raise UsageError(
+            f"{changed} is in other sizes than its file's, which KernelBench has no place for",
+            hint="use --format jsonl, which keeps them, or a bench in the problems' own sizes",
+        )
+
+
 def _require_numbers(bench: StoredBench) -> None:
     unnumbered = next((problem.id for problem in bench.problems if problem.number is None), None)
     if unnumbered is not None:
         raise UsageError(
             f"{unnumbered} has no number, by which KernelBench knows problems", hint="use --format jsonl for this bench"
         )
+    _require_own_sizes(bench)
     _require_one_name_each(bench, lambda problem: str(problem.number))
 
 

@@ -218,9 +218,10 @@ def kernelbench_figures(
 
 
 def _result(entry: Mapping[str, Any], baseline_ms: float) -> Result:
+    """What fast_p counts there: a runtime of -1 makes a negative speedup, which is above no p, 0 among them."""
     runtime = _runtime(entry)
-    correct = bool(entry.get("correctness"))
-    return Result(correct, baseline_ms / runtime if correct and runtime else None)
+    counts = bool(entry.get("correctness")) and runtime is not None
+    return Result(counts, baseline_ms / runtime if counts and runtime else None)
 
 
 def _runtime(entry: Mapping[str, Any]) -> float | None:

@@ -35,8 +35,11 @@ class JudgedSample(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do about it."""
-        return self.sample.candidate is None or self.evaluation is not None
+        """Whether it is known what came of it here: it was judged, or nothing came that could be.
+
+        Of a kernel that is not at hand, and of which somebody else's evaluation says something, nothing is known.
+        """
+        return self.evaluation is not None or (self.sample.candidate is None and self.sample.claimed is None)
 
     @property
     def was_built(self) -> bool:

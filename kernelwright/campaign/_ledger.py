@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.agents import Duplicate, Forecast, Past, Purpose, TrackRecord, foretold, track_record
+from kernelwright.agents import Duplicate, Forecast, Fruitless, Past, Purpose, TrackRecord, foretold, track_record
 from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FORECAST = "forecast"  # the kind of events that keep them
 DUPLICATE = "duplicate"
+FRUITLESS = "fruitless"
 SCRATCHPAD = "scratchpad"
 
 
@@ -29,6 +30,14 @@ def duplicates_of(store: Store, run_id: str) -> list[tuple[str, Duplicate]]:
     return [
         (event.data["problem"], Duplicate.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
         for event in store.events(run_id, kind=DUPLICATE)
+    ]
+
+
+def fruitless_of(store: Store, run_id: str) -> list[tuple[str, Fruitless]]:
+    """When a run's Coders gave nothing to judge, in order, with the problem that they were asked about."""
+    return [
+        (event.data["problem"], Fruitless.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
+        for event in store.events(run_id, kind=FRUITLESS)
     ]
 
 
@@ -130,6 +139,13 @@ class StoreLedger:
         if (self._problem_id, duplicate) not in duplicates_of(self._store, self._run_id):
             self._store.event(
                 self._run_id, DUPLICATE, {"problem": self._problem_id, **duplicate.model_dump(mode="json")}
+            )
+
+    def add_fruitless(self, fruitless: Fruitless) -> None:
+        """Keep that a Coder gave nothing, unless a process that was killed did so already."""
+        if (self._problem_id, fruitless) not in fruitless_of(self._store, self._run_id):
+            self._store.event(
+                self._run_id, FRUITLESS, {"problem": self._problem_id, **fruitless.model_dump(mode="json")}
             )
 
     def scratchpad(self, step: int) -> str | None:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import RIVALS as BESIDE
-from kernelwright.agents import Attempt, Duplicate
-from kernelwright.campaign._ledger import duplicates_of
+from kernelwright.agents import Attempt, Unjudged
+from kernelwright.campaign._ledger import duplicates_of, fruitless_of
 from kernelwright.evolution import Evolution, Moves, Ranks, Search, SearchPlan, Value
 from kernelwright.records import Backend, Candidate, Interval, Record, RunConfig
 
@@ -109,9 +109,10 @@ def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
     by_problem: dict[str, list[Attempt]] = {}
     for evaluation in store.evaluations(run_id=run.id, control=False, confirmed=False):
         by_problem.setdefault(evaluation.candidate.problem_id, []).append(attempt_of_row(evaluation))
-    again: dict[str, list[Duplicate]] = {}
-    for problem_id, duplicate in duplicates_of(store, run.id):
-        again.setdefault(problem_id, []).append(duplicate)
+    again: dict[str, list[Unjudged]] = {}
+    rows: list[tuple[str, Unjudged]] = [*duplicates_of(store, run.id), *fruitless_of(store, run.id)]
+    for problem_id, unjudged in rows:
+        again.setdefault(problem_id, []).append(unjudged)
     views = []
     for problem_id in (name for name in run.config.problems if name in by_problem):
         attempts = by_problem[problem_id]

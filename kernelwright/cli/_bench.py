@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kernelwright.cli._bench_folder import SUITE, report_folder
+from kernelwright.cli._bench_folder import SUITE, report_claims, report_folder
 from kernelwright.cli._common import Common, budget_options, common_options, say
 from kernelwright.cli._fit import fit_option
 from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_OF_STATUS, choose_problems
@@ -152,7 +152,7 @@ def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: An
     "baselines",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="With a folder: times of a baseline, KernelBench's results/timing/HARDWARE/NAME.json (repeatable).",
+    help="Times of a baseline, KernelBench's results/timing/HARDWARE/NAME.json (repeatable).",
 )
 @click.option(
     "--level", type=click.IntRange(min=1), help="With a folder: of its problems, if no kernel's name says it."
@@ -179,17 +179,26 @@ def report(
 ) -> None:
     """Figures of a bench, or of a folder of a KernelBench run.
 
-    Of a folder, from what KernelBench's own evaluation said in its eval_results.json: the first column as its scripts
-    compute it, the second over all samples, with 95% intervals over problems. Nothing is judged.
+    Of a folder, and with --baseline of a bench that was imported from one, from what KernelBench's own evaluation said
+    in its eval_results.json: the first column as its scripts compute it, the second over all samples, with 95%
+    intervals over problems. Nothing is judged.
     """
+    from kernelwright.bench import claims_of_bench
     from kernelwright.campaign import find_bench
 
     settings = common.settings()
-    for_folder = "/" in target or baselines or level is not None
+    for_folder = "/" in target or level is not None
     with common.open_store(settings, readonly=True) as store:
         named = None if for_folder else find_bench(store, target)
         loaded = None if named is None else _loaded(store, named, environment)
-    if loaded is None and (for_folder or Path(target).is_dir()):
+    claims = loaded is None or bool(baselines)  # of another evaluation: there is nothing of ours to choose or to plot
+    if claims and (html is not None or environment is not None):
+        which = "--html" if html is not None else "--environment"
+        raise UsageError(f"{which} is about verdicts of this machine's", hint="leave it out, or name a bench alone")
+    if loaded is not None and baselines:
+        report_claims(common, target, claims_of_bench(loaded), baselines, markdown, suite_dirs)
+        return
+    if loaded is None and (for_folder or baselines or Path(target).is_dir()):
         report_folder(common, Path(target), baselines, level, markdown, suite_dirs)
         return
     if loaded is None:

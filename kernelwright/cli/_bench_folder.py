@@ -1,4 +1,4 @@
-"""``kernelwright bench report RUN_FOLDER``: figures of what KernelBench's own evaluation said."""
+"""``kernelwright bench report ... --baseline FILE``: figures of what KernelBench's own evaluation said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelwright.cli._common import Common
 from kernelwright.cli._tables import table
 
 if TYPE_CHECKING:
-    from kernelwright.bench import KernelBenchFigures, Summary
+    from kernelwright.bench import KernelBenchFigures, KernelBenchRun, Summary
     from kernelwright.config import Settings
     from kernelwright.records import Interval
 
@@ -25,21 +25,11 @@ def report_folder(
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """Print the figures of a run's folder. Nothing is judged.
-
-    The first column is computed as KernelBench's scripts do, from the first sample of each problem; the second one
-    counts all samples, and has 95% intervals over problems.
-    """
-    from rich.markup import escape
-
-    from kernelwright.bench import Asked, break_down, kernelbench_figures, problem_name, read_baseline, read_run
-    from kernelwright.campaign import write_atomically
+    """Print the figures of a run's folder."""
+    from kernelwright.bench import read_run
     from kernelwright.errors import UsageError
 
     run = read_run(folder)
-    if not baselines:
-        hint = "give KernelBench's results/timing/HARDWARE/NAME.json as --baseline"
-        raise UsageError("the figures of a run folder need the times of a baseline", hint=hint)
     if not run.entries:
         hint = "KernelBench's eval_from_generations.py writes it"
         raise UsageError(f"{folder} has no eval_results.json, so nothing was judged", hint=hint)
@@ -47,13 +37,39 @@ def report_folder(
     if known is None or (level and run.level and level != run.level):
         said = "no kernel's name says its level" if known is None else f"its kernels are of level {run.level}"
         raise UsageError(f"{folder}: {said}", hint="give --level, or leave it out where kernels have one")
-    times = {name: read_baseline(path, known) for name, path in map(_named, baselines)}
-    numbers, whence = _numbers(common.settings(suite_dirs=suite_dirs), known, run.entries, times.values())
-    outcomes = run.outcomes(times, known)
-    asked = [Asked(name=problem_name(number), level=known) for number in numbers]
+    report_claims(common, str(folder), run._replace(level=known), baselines, markdown, suite_dirs)
+
+
+def report_claims(
+    common: Common,
+    called: str,
+    run: KernelBenchRun,
+    baselines: Sequence[str],
+    markdown: Path | None,
+    suite_dirs: tuple[Path, ...],
+) -> None:
+    """Print the figures of what KernelBench's evaluation said of a run whose level is known. Nothing is judged.
+
+    The first column is computed as KernelBench's scripts do, from the first sample of each problem; the second one
+    counts all samples, and has 95% intervals over problems.
+    """
+    from rich.markup import escape
+
+    from kernelwright.bench import Asked, break_down, kernelbench_figures, problem_name, read_baseline
+    from kernelwright.campaign import write_atomically
+    from kernelwright.errors import UsageError
+
+    if not baselines:
+        hint = "give KernelBench's results/timing/HARDWARE/NAME.json as --baseline"
+        raise UsageError("the figures of a run folder need the times of a baseline", hint=hint)
+    assert run.level is not None
+    times = {name: read_baseline(path, run.level) for name, path in map(_named, baselines)}
+    numbers, whence = _numbers(common.settings(suite_dirs=suite_dirs), run.level, run.entries, times.values())
+    outcomes = run.outcomes(times, run.level)
+    asked = [Asked(name=problem_name(number), level=run.level) for number in numbers]
     shown: list[Any] = []
-    data: dict[str, Any] = {"run": str(folder), "level": known, "problems": len(numbers), "baselines": {}}
-    pages = [f"# {folder.resolve().name}", "", f"Level {known}, {len(numbers)} problems ({whence})."]
+    data: dict[str, Any] = {"run": called, "level": run.level, "problems": len(numbers), "baselines": {}}
+    pages = [f"# {Path(called).resolve().name}", "", f"Level {run.level}, {len(numbers)} problems ({whence})."]
     for name, milliseconds in times.items():
         own = kernelbench_figures(run.entries, milliseconds, numbers)
         every = break_down(outcomes, asked, name).all
@@ -67,7 +83,7 @@ def report_folder(
     if markdown is not None:
         write_atomically(markdown, "\n".join([*pages, ""]))
     head = (
-        f"{escape(str(folder))}: level {known}, {len(numbers)} problems ({escape(whence)}), {len(run.entries)} samples"
+        f"{escape(called)}: level {run.level}, {len(numbers)} problems ({escape(whence)}), {len(run.entries)} samples"
     )
     common.show(data, head, *shown, *([f"written: {escape(str(markdown))}"] if markdown is not None else []))
 

@@ -193,20 +193,23 @@ def lint(
 ) -> int:
     """Weaknesses of problems: constant, tiny, random, independent of an input, work that nobody needs.
 
-    A file is read, and then run in the sandbox. Exit code 1 where one problem has a warning or an error; of several,
-    or of a suite, where one has an error.
+    A file is read, and then run in the sandbox; with ``--set NAME=VALUE``, in other sizes than its own. Exit code 1
+    where one problem has a warning or an error; of several, or of a suite, where one has an error.
     """
+    from kernelwright.datasets import with_sizes
     from kernelwright.errors import UsageError
 
-    settings = common.settings(suite_dirs=suite_dirs, sandbox=sandbox)
+    settings, sizes = common.sized_settings(suite_dirs=suite_dirs, sandbox=sandbox)
     if not references and suite is None and level is None:
         raise UsageError("no problem to lint", hint="name problems, or a suite with --suite, or --level")
     if fit and static_only:
         raise UsageError("--static runs nothing, and --fit runs every problem", hint="leave one of them out")
     whole = _whole(suite or SUITE, level, settings) if suite or level is not None else []
     targets = [*(_named(reference, settings) for reference in references), *whole]
+    if sizes:
+        targets = _readable(targets, lambda problems: with_sizes(problems, sizes))
     if fit:
-        targets = _fitted(targets, settings)
+        targets = _readable(targets, lambda problems: fitted_problems(problems, settings))
     alone = len(targets) == 1 and not whole
     with ExitStack() as stack:
         look = _linter(settings, static_only, stack)
@@ -244,12 +247,14 @@ def _whole(suite: str, level: int | None, settings: Settings) -> list[Problem | 
     return [*loaded, *loaded.broken]
 
 
-def _fitted(targets: Sequence[Problem | UnreadableProblem], settings: Settings) -> list[Problem | UnreadableProblem]:
-    """The same, in their order, with problems in sizes for this machine; files that are broken stay as they are."""
+def _readable(
+    targets: Sequence[Problem | UnreadableProblem], change: Callable[[list[Problem]], list[Problem]]
+) -> list[Problem | UnreadableProblem]:
+    """The same, in their order, with the problems changed; files that are broken stay as they are."""
     from kernelwright.datasets import UnreadableProblem
 
-    smaller = iter(fitted_problems([t for t in targets if not isinstance(t, UnreadableProblem)], settings))
-    return [target if isinstance(target, UnreadableProblem) else next(smaller) for target in targets]
+    changed = iter(change([target for target in targets if not isinstance(target, UnreadableProblem)]))
+    return [target if isinstance(target, UnreadableProblem) else next(changed) for target in targets]
 
 
 def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Look:

@@ -239,7 +239,10 @@ def _heavy_ops(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
 def _needs_packages(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
     """Packages that it imports and that are not here; their names are looked up, and nothing is imported."""
     told: set[str] = set()
+    spared = _guarded(tree)
     for node in ast.walk(tree):
+        if node in spared:
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -251,6 +254,23 @@ def _needs_packages(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]
                 told.add(name)
                 message = f"needs the package {name}, which is not installed"
                 yield LintFinding(rule="needs-package", severity="error", message=message, line=node.lineno)
+
+
+def _guarded(tree: ast.Module) -> set[ast.AST]:
+    """What stands in a ``try`` that does something else where an import fails."""
+    return {
+        node
+        for guard in ast.walk(tree)
+        if isinstance(guard, ast.Try) and any(_catches_imports(handler) for handler in guard.handlers)
+        for statement in guard.body
+        for node in ast.walk(statement)
+    }
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    named = () if handler.type is None else ast.walk(handler.type)
+    names = {node.id for node in named if isinstance(node, ast.Name)}
+    return handler.type is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
 def _is_here(package: str) -> bool:

@@ -50,6 +50,20 @@ class Bandit:
         step = Tally(1.0, max(gain, 0.0), cost_usd, device_s)
         self._tallies[arm] = Tally(*(old + new for old, new in zip(before, step, strict=True)))
 
+    def fail(self, arm: Arm, *, cost_usd: float) -> None:
+        """Take in a step that gave nothing to judge: it gained nothing, and costs no less than a step does on average.
+
+        Else an arm that fails for nothing would be as good as one that was never tried.
+        """
+        whole = self._everything()
+        average_usd, average_s = (
+            total / whole.steps if whole.steps else 0.0 for total in (whole.cost_usd, whole.device_s)
+        )
+        self.learn(arm, gain=0.0, cost_usd=max(cost_usd, average_usd), device_s=average_s)
+
+    def _everything(self) -> Tally:
+        return Tally(*(sum(numbers) for numbers in zip(*self._tallies.values(), strict=True)))
+
     @property
     def state(self) -> Mapping[Arm, Tally]:
         """What it knows of each arm that was tried."""
@@ -67,7 +81,7 @@ class Bandit:
         return max(arms, key=lambda arm: bounds[arm])
 
     def _bound(self, arm: Arm, weight: float) -> float:
-        everything = Tally(*(sum(numbers) for numbers in zip(*self._tallies.values(), strict=True)))
+        everything = self._everything()
         tally = self._tallies.get(arm, Tally())
         average = everything.gain / everything.steps
         # as if it had been tried once before with the gain of all arms together, and more surely so by its weight

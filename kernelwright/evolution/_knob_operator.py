@@ -63,16 +63,19 @@ class KnobOperator:
             return False
         return self._search(candidate).left > 0
 
-    def setting(self, candidate: Candidate) -> dict[str, KnobValue]:
-        """The next setting to try of a kernel to which it applies."""
-        (setting,) = self._search(candidate).ask()[:1]
-        return setting
+    def setting(self, candidate: Candidate, sample: int = 0, count: int = 1) -> dict[str, KnobValue]:
+        """The next setting to try of a kernel to which it applies; another one for each ``sample`` of ``count``.
 
-    def _search(self, candidate: Candidate) -> KnobSearch:
+        The last one comes again where fewer are left than are asked for side by side.
+        """
+        settings = self._search(candidate, count).ask()
+        return settings[min(sample, len(settings) - 1)]
+
+    def _search(self, candidate: Candidate, batch: int = 1) -> KnobSearch:
         tried = self._tried.get(candidate.source, {})
         seed = f"{self._seed}/{sha256_text(candidate.source)}/{len(tried)}"
         rank = self._ranks(candidate)
-        search = KnobSearch(self._space(candidate.source), seed=seed, most=_WALKED, batch=1, rank=rank)
+        search = KnobSearch(self._space(candidate.source), seed=seed, most=_WALKED, batch=batch, rank=rank)
         for setting, value in tried.values():
             search.tell(setting, value, judged=False)
         return search

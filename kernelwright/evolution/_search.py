@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt, Duplicate
+from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt, Duplicate, Fruitless
 from kernelwright.evolution._archive import Admission
 from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import ANY, Arm, Bandit
@@ -133,6 +133,13 @@ class Search:
         self._islands[number].found_nothing()
         self._end_step(number)
 
+    def tell_fruitless(self, fruitless: Fruitless) -> None:
+        """Take in that whoever was asked gave nothing to judge. It is no step, and counts against the arm alone."""
+        asked = fruitless.action.get("assignment") or {}
+        number = min(int(asked.get("island", 0)), len(self._islands) - 1)
+        arm = self._arm(str(asked.get("mode", "new")), str(asked.get("model", "")))
+        self._bandits[number].fail(arm, cost_usd=float(fruitless.action.get("cost_usd") or 0.0))
+
     def _told_candidate(self, attempt: Attempt) -> None:
         self._steps += 1
         self._transferred |= _moves_in(_assignment_of(attempt))
@@ -197,7 +204,7 @@ class Search:
         return min(int(_assignment_of(attempt).get("island", 0)), len(self._islands) - 1)
 
     def _migrate(self) -> None:
-        """The best of each island, or of all, to where it may take an empty place or one that it has won already.
+        """The best of each island, or of all, to where it takes an empty place, or races for one that is taken.
 
         Kernels go to islands of their own language alone.
         """
@@ -208,7 +215,9 @@ class Search:
         for number, migrant in enumerate(bests):
             if migrant is not None and migrant.sha256 in self._book:
                 target = number if elite else self._next_alike(number)
-                self._islands[target].archive.offer(migrant.sha256)
+                wants = (target, migrant.sha256)
+                if self._islands[target].archive.offer(migrant.sha256) == "contest" and wants not in self._waiting:
+                    self._waiting.append(wants)
 
     def _best_in(self, backend: Backend) -> Member | None:
         """The best kernel of a language, on whatever island it is."""
@@ -257,7 +266,7 @@ class Search:
         at = (number * count + sample) % len(self._islands)
         island = self._islands[at]
         first = sample < len(self._islands)  # of this island in this step
-        made = self._founding(island, rng, first=first) or self._bred(at, island, rng, sample)
+        made = self._founding(island, rng, first=first) or self._bred(at, island, rng, sample, count)
         return made.model_copy(
             update={
                 "sample": sample,
@@ -281,7 +290,7 @@ class Search:
             return Assignment(mode="repair", parents=(failed.candidate.sha256,))
         return Assignment(mode="new") if island.wants_founders or not island.archive.cells else None
 
-    def _bred(self, at: int, island: Island, rng: random.Random, sample: int) -> Assignment:
+    def _bred(self, at: int, island: Island, rng: random.Random, sample: int, count: int) -> Assignment:
         """A child of the island's elites."""
         first = island.parent(rng)
         assert first is not None
@@ -305,7 +314,9 @@ class Search:
         if arm.operator == "cross" and second is not None:
             return Assignment(mode="cross", parents=(first.sha256, second.sha256), model=arm.model)
         if arm.operator == "tune" and tuned:
-            return Assignment(mode="tune", parents=(first.sha256,), knobs=self._knobs.setting(first.candidate))
+            return Assignment(
+                mode="tune", parents=(first.sha256,), knobs=self._knobs.setting(first.candidate, sample, count)
+            )
         if arm.operator == "transfer":
             move = moves[sample % len(moves)]  # those who work side by side get different ones
             return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=move)

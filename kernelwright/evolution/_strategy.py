@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernelwright.agents import Again, Assignment, Attempt, Duplicate, StepContext
+from kernelwright.agents import Again, Assignment, Attempt, Duplicate, Fruitless, StepContext, Unjudged
 from kernelwright.evolution._search import Search
 from kernelwright.records import Candidate
 
@@ -28,16 +28,16 @@ class Evolution:
         self._make = make
         self._samples = samples
         self._kept = make()
-        self._told: list[str | Duplicate] = []  # ids of evaluations, and duplicates
+        self._told: list[str | Unjudged] = []  # ids of evaluations, and what was not judged
         self._asked: dict[int, tuple[Assignment, ...]] = {}  # by round, as the search stands
 
     def search(self, context: StepContext) -> Search:
         """The search as it stands after the attempts of a context."""
-        return self.told(context.attempts, context.duplicates)
+        return self.told(context.attempts, (*context.duplicates, *context.fruitless))
 
-    def told(self, attempts: Sequence[Attempt], duplicates: Sequence[Duplicate] = ()) -> Search:
-        """The search as it stands after these attempts and duplicates, and no others."""
-        rows = _in_order(attempts, duplicates)
+    def told(self, attempts: Sequence[Attempt], unjudged: Sequence[Unjudged] = ()) -> Search:
+        """The search as it stands after these attempts and steps without one, and no others."""
+        rows = _in_order(attempts, unjudged)
         if rows == self._told:
             return self._kept
         self._asked = {}
@@ -47,6 +47,8 @@ class Evolution:
         for row in rows[len(self._told) :]:
             if isinstance(row, Duplicate):
                 self._kept.tell_duplicate(row)
+            elif isinstance(row, Fruitless):
+                self._kept.tell_fruitless(row)
             else:
                 self._kept.tell(by_id[row])
         self._told = rows
@@ -91,11 +93,11 @@ class Evolution:
         return [member.attempt for member in self.search(context).ranking]
 
 
-def _in_order(attempts: Sequence[Attempt], duplicates: Sequence[Duplicate]) -> list[str | Duplicate]:
-    """Ids of evaluations, and after so many of them as each says, the duplicates."""
-    after: dict[int, list[str | Duplicate]] = {}
-    for duplicate in duplicates:
-        after.setdefault(duplicate.after, []).append(duplicate)
+def _in_order(attempts: Sequence[Attempt], unjudged: Sequence[Unjudged]) -> list[str | Unjudged]:
+    """Ids of evaluations, and after so many of them as each says, what was not judged."""
+    after: dict[int, list[str | Unjudged]] = {}
+    for row in sorted(unjudged, key=lambda row: row.round):
+        after.setdefault(row.after, []).append(row)
     rows = after.get(0, [])
     for number, attempt in enumerate(attempts, 1):
         rows += [attempt.evaluation_id, *after.get(number, ())]

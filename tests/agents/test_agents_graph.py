@@ -15,7 +15,10 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from kernelwright.agents import (
     Duplicate,
     Forecast,
+    Fruitless,
+    OneAtATime,
     Past,
+    RoleFailed,
     StepTools,
     Workbench,
     attempts_of,
@@ -42,6 +45,7 @@ class MemoryLedger:
         self.past: list[Past] = []
         self.actions: list[dict] = []
         self.duplicates: list[Duplicate] = []
+        self.fruitless: list[Fruitless] = []
 
     def save_proposal(self, candidate: Candidate) -> str:
         self.proposals[candidate.sha256] = candidate
@@ -87,6 +91,10 @@ class MemoryLedger:
     def add_duplicate(self, duplicate: Duplicate) -> None:
         if duplicate not in self.duplicates:
             self.duplicates.append(duplicate)
+
+    def add_fruitless(self, fruitless: Fruitless) -> None:
+        if fruitless not in self.fruitless:
+            self.fruitless.append(fruitless)
 
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
         said = [one for one in self.forecasts if (one.candidate, one.round) == (candidate.sha256, step)]
@@ -179,6 +187,42 @@ def test_a_failed_candidate_is_no_end(checkpoints):
     step = Step(referee=FakeReferee(statuses={"v0": Status.COMPILE_ERROR, "v1": Status.TIMEOUT}))
     attempts = attempts_of(step.ledger, step.run(checkpoints).state)
     assert [attempt.verdict.status for attempt in attempts] == ["COMPILE_ERROR", "TIMEOUT", "PASSED"]
+
+
+class SilentAt:
+    """A scripted Coder that gives nothing usable in one round."""
+
+    name, backends = "silent", frozenset({"cpp"})
+
+    def __init__(self, number: int) -> None:
+        self.number, self.inner = number, ScriptedCoder()
+
+    def propose(self, context):
+        if context.round == self.number:
+            raise RoleFailed("no usable reply")
+        return self.inner.propose(context)
+
+
+@pytest.mark.parametrize("stop_after", [None, 2, 3, 4, 5])
+def test_a_coder_that_gives_nothing_is_told_to_the_strategy_once(checkpoints, stop_after):
+    step = Step(coder=SilentAt(1))
+    seen = []
+
+    class Watching(OneAtATime):
+        def assign(self, context):
+            seen.append((context.round, context.fruitless))
+            return super().assign(context)
+
+    step.tools = dataclasses.replace(step.tools, strategy=Watching())
+    asked = itertools.count(1)
+    if stop_after is not None:
+        step.run(checkpoints, lambda: "enough" if next(asked) >= stop_after else "")
+    assert step.run(checkpoints).state["stop"] == "all 3 rounds done"
+    assert [(row.round, row.after, row.sample) for row in step.ledger.fruitless] == [(1, 1, 0)]
+    assert step.ledger.fruitless[0].action["assignment"] is not None
+    by_round = dict(seen)
+    assert by_round[0] == by_round[1] == ()
+    assert by_round[2] == tuple(step.ledger.fruitless)
 
 
 @pytest.mark.parametrize("stop_after", range(1, 8))

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from campaign_fakes import FakeReferee, default_signals, make_problem, register_scripted_roles
+from campaign_fakes import FakeReferee, FakeSession, default_signals, make_problem, register_scripted_roles
 
 from kernelwright.campaign import Campaign, CampaignResult, problems_of, rows_of
 from kernelwright.config import Settings
@@ -75,6 +75,27 @@ def test_a_winner_that_is_not_faster_after_all_is_compared_with_the_runner_up(se
     referee = FakeReferee(SPEEDUPS, confirmed_speedups={"v1": 0.9, "v2": 0.8})
     row = run(settings, store, referee, PROBLEMS[:1]).rows[0]
     assert row.speedup["eager"].median == 0.9
+
+
+def test_a_winner_that_the_runner_up_beats_beside_it_is_not_published_for_a_luckier_confirmation(
+    settings, store, monkeypatch
+):
+    ratio = FakeSession._ratio
+
+    def beaten(session, speedup, rival, confirm):
+        return 0.8 if confirm else ratio(session, speedup, rival, confirm)
+
+    monkeypatch.setattr(FakeSession, "_ratio", beaten)
+    referee = FakeReferee(SPEEDUPS, confirmed_speedups={"v1": 1.5, "v2": 1.3})
+    row = run(settings, store, referee, PROBLEMS[:1]).rows[0]
+    assert [word for _, word, confirm in referee.judged if confirm] == ["v1", "v2"]
+    assert row.speedup["eager"].median == 1.3
+    assert store.candidate(row.candidate).source.startswith("v2")
+
+    statuses = {"v2 confirmed": Status.QUARANTINED}
+    referee = FakeReferee(SPEEDUPS, confirmed_speedups={"v1": 1.5}, statuses=statuses)
+    row = run(settings, store, referee, PROBLEMS[:1]).rows[0]
+    assert row.speedup["eager"].median == 1.5
 
 
 def test_a_disturbed_confirmation_of_the_runner_up_loses_nothing(settings, store):

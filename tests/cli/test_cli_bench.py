@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet
 import pytest
 
 TIMES = {1: 4.0, 2: 1.0, 3: 4.0}
@@ -175,6 +176,48 @@ def test_a_run_folder_round_trips_through_the_store(terminal, suite, tmp_path):
     ] * 2
 
 
+@pytest.mark.parametrize("form", ["kernelbench", "baselines", "leaderboard"])
+def test_files_of_kernelbench_never_take_results_in_other_sizes_for_those_of_its_problems(terminal, words, form):
+    """They know a problem by its number or its file, and have no place for sizes."""
+    terminal("bench", "run", "small", *words, "--set", "N=4")
+    out = terminal.folder / "out"
+    said = terminal("bench", "export", "small", out, "--format", form, code=2).stderr
+    assert "KernelBench/level1/plus@N=4 is in other sizes than its file's" in said
+    assert "--format jsonl" in said
+    assert not out.exists()
+    terminal("bench", "export", "small", out, "--format", "jsonl")
+    assert "plus@N=4" in (out / "samples.jsonl").read_text()
+
+
+def test_what_came_with_a_run_is_reported_by_the_formulae_of_kernelbench(terminal, suite, tmp_path):
+    """A folder of results without kernels: nothing can be judged, and nothing is called wrong for it."""
+    run, times = tmp_path / "run", tmp_path / "eager.json"
+    run.mkdir()
+    (run / "eval_results.json").write_text(json.dumps({"1": [entry(0, 2.0)], "2": [entry(0, None)]}))
+    times.write_text(json.dumps({"level1": {"1_plus.py": {"mean": 4.0}, "2_more.py": {"mean": 1.0}}}))
+    terminal("bench", "import", run, "--as", "theirs", "--level", 1, "--suite-dir", suite)
+    words = ("--baseline", times, "--suite-dir", suite)
+    imported = terminal.json("bench", "report", "theirs", *words)
+    folder = terminal.json("bench", "report", run, "--level", 1, *words)
+    assert imported["baselines"] == folder["baselines"]
+    assert imported["baselines"]["eager"]["kernelbench"]["fast_p"]["1"] == pytest.approx(0.5)
+    own = terminal.json("bench", "report", "theirs")
+    assert (own["finished"], own["unjudged"]) == (0, 2)
+    assert "were not judged (2 of these)" in terminal("bench", "report", "theirs").stdout
+
+
+def test_options_that_a_folder_has_nothing_for_are_refused(terminal, run, baseline, tmp_path):
+    for option in (("--html", tmp_path / "x.html"), ("--environment", "abc")):
+        said = terminal("bench", "report", run, "--baseline", baseline, *option, code=2).stderr
+        assert f"{option[0]} is about verdicts of this machine" in said
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_bench_that_nobody_else_judged_has_no_such_figures(terminal, words, baseline):
+    terminal("bench", "run", "mine", *words)
+    assert "leave --baseline out" in terminal("bench", "report", "mine", "--baseline", baseline, code=2).stderr
+
+
 def test_a_dataset_has_a_card_that_says_what_its_columns_are(terminal, words, tmp_path):
     terminal("bench", "run", "mine", *words)
     terminal("bench", "export", "mine", tmp_path / "out", "--format", "jsonl")
@@ -184,6 +227,19 @@ def test_a_dataset_has_a_card_that_says_what_its_columns_are(terminal, words, tm
     assert "data_files: samples.jsonl" in card
     for column in row:
         assert f"`{column}`" in card or column.startswith("speedup_"), column
+
+
+def test_parquet_holds_the_rows_that_jsonl_holds(terminal, words, tmp_path):
+    terminal("bench", "run", "mine", *words)
+    for form in ("jsonl", "parquet"):
+        terminal("bench", "export", "mine", tmp_path / form, "--format", form)
+    rows = [json.loads(line) for line in (tmp_path / "jsonl" / "samples.jsonl").read_text().splitlines()]
+    table = pyarrow.parquet.read_table(tmp_path / "parquet" / "samples.parquet")
+    assert len(rows) == 2
+    assert table.to_pylist() == rows
+    kinds = {name: str(table.schema.field(name).type) for name in ("sample", "correct", "latency_ms", "claimed")}
+    assert kinds == {"sample": "int64", "correct": "bool", "latency_ms": "double", "claimed": "string"}
+    assert "data_files: samples.parquet" in (tmp_path / "parquet" / "README.md").read_text()
 
 
 def test_references_are_timed_as_controls(terminal, suite):

@@ -221,6 +221,15 @@ def test_problems_are_linted_in_sizes_that_fit_and_broken_ones_keep_their_place(
     assert data["problems"][1]["findings"][0]["rule"] == "invalid-reference"
 
 
+def test_problems_are_linted_in_sizes_that_are_set(terminal, files, sandbox):
+    words = ("problems", "lint", files["sound.py"], files["broken.py"], "--set", "N=32")
+    assert [row["problem"] for row in terminal.json(*words, code=1)["problems"]] == [
+        "file/sound@N=32",
+        str(files["broken.py"]),
+    ]
+    assert "no setting, and no constant" in terminal(*words[:3], "--set", "WIDTH=3", code=2).stderr
+
+
 def test_one_level_of_a_suite_is_linted(terminal, suite, files, sandbox):
     second = suite.parent / "level2"
     second.mkdir()

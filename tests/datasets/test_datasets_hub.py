@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+import huggingface_hub
+import pyarrow.parquet
 import pytest
 
 from kernelwright.datasets import fetch_kernelbench, load_suite
-from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.errors import MachineError, MissingToolError, UsageError
 
 CODE = """
 import torch
@@ -82,6 +84,40 @@ def test_files_with_another_text_are_left_alone(tmp_path):
 def test_a_dataset_without_problems_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="no problem that could be written"):
         fetch(tmp_path)
+
+
+def test_the_files_of_the_dataset_are_read_as_they_lie_on_the_hub(tmp_path, monkeypatch):
+    """A file of parquet for each level, as the hub's client leaves them in its cache."""
+    asked = {}
+
+    def snapshot(repository, **options):
+        asked.update(options, repository=repository)
+        return str(tmp_path / "cache")
+
+    (tmp_path / "cache" / "data").mkdir(parents=True)
+    for level, rows in {1: [row(1, "1_Softmax"), row(2, "2_Max_")], 2: [row(7, "7_Fused", level=2)]}.items():
+        table = pyarrow.Table.from_pylist(rows)
+        pyarrow.parquet.write_table(table, tmp_path / "cache" / "data" / f"level_{level}-00000-of-00001.parquet")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    found = fetch_kernelbench(tmp_path, "someone/KernelBench", revision="main")
+    assert asked == {
+        "repository": "someone/KernelBench",
+        "repo_type": "dataset",
+        "revision": "main",
+        "allow_patterns": ["*.parquet"],
+    }
+    assert (found.problems, found.refused) == (3, ())
+    suite = load_suite("KernelBench", suite_dirs=[found.folder])
+    assert [(p.level, p.number, p.source == CODE) for p in suite] == [(1, 1, True), (1, 2, True), (2, 7, True)]
+
+
+def test_a_hub_that_is_out_of_reach_is_a_fault_of_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(MachineError, match="cannot fetch ScalingIntelligence/KernelBench") as error:
+        fetch_kernelbench(tmp_path / "suite")
+    assert "--suite-dir" in error.value.hint
+    assert not (tmp_path / "suite").exists()
 
 
 def test_without_the_packages_the_error_says_what_to_install(tmp_path, monkeypatch):

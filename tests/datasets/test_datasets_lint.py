@@ -80,6 +80,14 @@ def test_what_cannot_run_on_this_machine_is_said_without_running_it(well, line, 
     assert message in finding.message
 
 
+@pytest.mark.parametrize("caught", ["ImportError", "(OSError, ModuleNotFoundError)", "Exception"])
+def test_an_import_that_may_fail_is_no_need(well, caught):
+    guarded = f"try:\n    import a_package_of_nobody\nexcept {caught}:\n    a_package_of_nobody = None\n"
+    assert "needs-package" not in lint_rules(lint_static(parsed(guarded + well)))
+    other = guarded.replace(caught, "OSError")
+    assert "needs-package" in lint_rules(lint_static(parsed(other + well)))
+
+
 def test_packages_that_are_here_are_not_missed(well):
     lines = "import os.path\nimport numpy as np\nfrom torch.nn import functional\n"
     assert "needs-package" not in lint_rules(lint_static(parsed(lines + well)))

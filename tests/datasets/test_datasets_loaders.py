@@ -262,7 +262,11 @@ def test_the_first_variant_is_the_single_configuration_and_the_others_are_all_co
         ("{", "not valid JSON"),
         ("[]", "single_init_configs is not a list of objects"),
         (config(([{}], [{}], [{}]), ([{}], [], [{}])), "multi_init_configs is not a list of objects"),
-        (config(([{}], [{}], [{}]), ([{"batch_size": n} for n in range(70)], [{}], [{}])), "71 configurations"),
+        (config(([{}], [{}], [{}]), ([{"batch_size": n} for n in range(70)], [{}], [{}])), "more than 64"),
+        (
+            config(([{}], [{}], [{}]), ([{"a": n} for n in range(9999)], [{"b": n} for n in range(9999)], [{}])),
+            "than 64",
+        ),
         (None, "no such file"),
     ],
 )
@@ -368,6 +372,8 @@ def test_workloads_with_tensors_from_files_are_left_out(tmp_path):
             "none of its workloads says all inputs",
         ),
         ({**DEFINITION, "inputs": {"x": 3}}, (), "input x has no shape"),
+        ({**DEFINITION, "inputs": {"x": {"shape": [["rows"], 8], "dtype": "bool"}}}, (workload(2),), "axis ['rows']"),
+        ({**DEFINITION, "inputs": {"x": {"shape": [True], "dtype": "bool"}}}, (workload(2),), "axis True"),
         (DEFINITION, (workload(2, eps=EPS, x=FILE),), "without tensors from files"),
     ],
 )

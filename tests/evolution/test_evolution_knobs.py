@@ -316,6 +316,14 @@ def test_the_next_setting_follows_from_what_was_told():
     assert tunes.search.ask(3) == again.search.ask(3)
 
 
+def test_those_who_tune_one_kernel_side_by_side_get_different_settings():
+    tunes = Tunes()
+    tunes.tell(tunes.given, 1.0)
+    asked = tunes.search.ask(1, 6)
+    assert {a.mode for a in asked} == {"tune"}
+    assert len({key(a.knobs) for a in asked}) == 6
+
+
 def test_what_has_nothing_left_to_try_is_not_tuned():
     tunes = Tunes('KNOBS = {"A": [1, 2, 3]}\nA = 1\n', tune=5.0, improve=0.1)
     tunes.tell(tunes.given, 1.0)

@@ -8,9 +8,9 @@ import pytest
 from evolution_world import World, attempt_of, candidate_of, run, speedup_of, verdict_of
 from pydantic import ValidationError
 
-from kernelwright.agents import Assignment, Duplicate
+from kernelwright.agents import Again, Assignment, Duplicate, Fruitless
 from kernelwright.evaluator import _statistics as statistics
-from kernelwright.evolution import IslandPlan, Search, SearchPlan
+from kernelwright.evolution import Evolution, IslandPlan, Search, SearchPlan
 from kernelwright.records import Stage, Status
 
 
@@ -424,6 +424,20 @@ def test_a_migrant_takes_no_place_that_it_has_not_won():
     assert told.search.islands[0].archive.best.sha256 == told.kernel(0).sha256
 
 
+@pytest.mark.parametrize(("found", "holder"), [(9.0, 1), (0.5, 0)])
+def test_a_migrant_races_for_a_place_that_is_taken(found, holder):
+    plan = SearchPlan(islands=(IslandPlan(name="a", axes=("bound",)), IslandPlan(name="b", axes=("bound",))))
+    told = Told(plan.model_copy(update={"migrate_every": 2, "remeasure_every": 0}))
+    first, second = told.tell(0, 1.0, island=0, mode="new"), told.tell(1, 9.0, island=1, mode="new")
+    assert told.search.contests() == (Again(second, (first,), "contest"),)
+    told.tell(1, 9.0, island=1, beside={0: found}, purpose="contest")
+    assert told.search.islands[0].archive.best.sha256 == told.kernel(holder).sha256
+    assert told.search.contests() == ()
+    told.tell(2, None, island=0)
+    told.tell(3, None, island=1)  # it migrates again, and what is decided is not raced again
+    assert told.search.contests() == ()
+
+
 def again(told: Told, *, island: int = 0, mode: str = "improve", cost_usd: float = 0.0) -> None:
     """What was asked for came out as the kernel of number 1."""
     asked = Assignment(mode=mode, island=island).model_dump(mode="json")
@@ -444,6 +458,41 @@ def test_a_duplicate_is_a_step_that_costs_and_finds_nothing():
     assert tally.gain == 0.0
     assert tally.cost_usd == pytest.approx(1.5, rel=0.05)
     assert [member.sha256 for member in told.search.members] == [told.kernel(1).sha256]
+
+
+@pytest.mark.parametrize("learns", ["all", "models"])
+def test_a_model_that_gives_nothing_is_asked_less_often(learns):
+    """A name that nobody has costs nothing, and is no better for that than one that was never asked."""
+    plan = SearchPlan(models=("m:good", "m:typo"), learns=learns, remeasure_every=0, restart_after=0)
+    told = Told(plan)
+    first = told.tell(0, 1.0, mode="new")
+    drawn = []
+    for number in range(1, 80):
+        (asked,) = told.search.ask(number)
+        drawn.append(asked.model)
+        action = {"assignment": asked.model_dump(mode="json"), "cost_usd": 0.1}
+        if asked.model == "m:typo":
+            action["cost_usd"] = 0.0
+            told.search.tell_fruitless(Fruitless(round=number, after=number, sample=0, action=action))
+            continue
+        candidate = told.kernel(number, [0], asked.mode)
+        gain = 1.0 + number / 100
+        verdict = verdict_of(
+            candidate, speedup=ratio(gain), rivals={first: ratio(gain)}, metrics={"vector_bits": 512.0}
+        )
+        told.search.tell(attempt_of(candidate, verdict, action=action, rivals=(first,)))
+    assert drawn[-40:].count("m:typo") <= 10, "a fifth of all steps is drawn by weights alone"
+    assert told.search.islands[0].steps_without_find < 80
+
+
+def test_what_gave_nothing_is_told_in_its_place():
+    told = [Evolution(lambda: Search(SearchPlan(), seed="1", backend="cpp", baseline="eager")) for _ in range(2)]
+    rows = [Fruitless(round=1, after=0, sample=0, action={"assignment": {"mode": "new", "model": "m:a"}})]
+    for evolution in told:
+        evolution.told((), rows)
+    assert told[0].told((), rows).bandits[0].state == told[1].told((), rows).bandits[0].state
+    assert {arm.model for arm in told[0].told((), rows).bandits[0].state} == {"m:a"}
+    assert told[0].told(()).bandits[0].state == {}
 
 
 def test_the_best_migrate_after_a_duplicate_as_well():

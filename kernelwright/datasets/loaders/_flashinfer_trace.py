@@ -9,6 +9,7 @@ FlashInfer-Bench: https://bench.flashinfer.ai/docs/flashinfer-trace.
 
 from __future__ import annotations
 
+import json
 import keyword
 import uuid
 from collections.abc import Iterator, Mapping
@@ -149,7 +150,7 @@ def _check_shapes(inputs: Mapping[str, Any], axes: Mapping[str, Any], path: Path
         if shape is not None and not (isinstance(shape, list) and isinstance(spec.get("dtype"), str)):
             raise unusable(path, f"input {name} has no shape, or no dtype")
         for axis in shape or ():
-            if not (isinstance(axis, int) or axis in axes):
+            if not (type(axis) is int or (isinstance(axis, str) and axis in axes)):
                 raise unusable(path, f"input {name} has an axis {axis} that is not among the axes")
 
 
@@ -177,12 +178,13 @@ def _workloads(path: Path, variable: list[str], inputs: Mapping[str, Any]) -> li
     Raises:
         InvalidReferenceError: there is none whose inputs can be drawn.
     """
-    found: list[dict[str, Any]] = []
+    told_ones: dict[str, dict[str, Any]] = {}  # by what they say, in their order
     unsaid = 0
     for _, told in _told_workloads(path, variable, inputs):
         unsaid += told is None
-        if told is not None and told not in found:
-            found.append(told)
+        if told is not None:
+            told_ones.setdefault(json.dumps(told, sort_keys=True), told)
+    found = list(told_ones.values())
     files = _workload_files(path)
     if not found and not files and not variable and all(spec.get("shape") is not None for spec in inputs.values()):
         return [{}]

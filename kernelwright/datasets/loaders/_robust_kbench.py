@@ -10,6 +10,7 @@ robust-kbench: R. T. Lange et al., "Towards robust agentic CUDA kernel benchmark
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,16 +98,16 @@ def _configs(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         InvalidReferenceError: a part is missing or no list of objects, or there are too many combinations.
     """
     data = read_json(path)
-    found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by what they say, in their order
     for size in ("single", "multi"):
         parts = [_part(data, f"{size}_{part}", path) for part in _PARTS]
         for init, inputs, shared in itertools.product(*parts):
             config = {**inputs, **shared}, {**init, **shared}
-            if config not in found and not (size == "multi" and config == ({}, {})):
-                found.append(config)
-    if len(found) > _MOST_VARIANTS:
-        raise unusable(path, f"{len(found)} configurations where {_MOST_VARIANTS} are the most")
-    return found
+            if size != "multi" or config != ({}, {}):
+                found.setdefault(json.dumps(config, sort_keys=True), config)
+            if len(found) > _MOST_VARIANTS:
+                raise unusable(path, f"more than {_MOST_VARIANTS} configurations")
+    return list(found.values())
 
 
 def _part(data: Any, name: str, path: Path) -> list[dict[str, Any]]:
