@@ -152,11 +152,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _passes(samples: Iterable[Sequence[Outcome]]) -> dict[int, float]:
-    """pass@k for k = 1, 2, 5, 10... up to the most samples that a problem has."""
+    """pass@k for k = 1, 2, 5, 10... up to the most samples that a problem has, and for these."""
     counts = [(len(found), sum(outcome.correct for outcome in found)) for found in samples]
     most = max((count for count, _ in counts), default=0)
     found = {}
-    for k in [k for k in (1, 2, 5, 10, 20, 50, 100) if k <= most]:
+    for k in sorted({k for k in (1, 2, 5, 10, 20, 50, 100) if k <= most} | ({most} if most else set())):
         chances = [pass_at_k(count, right, k) if count else 0.0 for count, right in counts if count >= k or count == 0]
         found[k] = math.fsum(chances) / len(chances)
     return found
