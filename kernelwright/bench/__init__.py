@@ -12,6 +12,14 @@ from kernelwright.bench._exchange import (
     submission_json,
 )
 from kernelwright.bench._flashinfer import write_flashinfer
+from kernelwright.bench._imports import (
+    FORMS,
+    Form,
+    form_of,
+    samples_of_rows,
+    samples_of_solutions,
+    samples_of_submission,
+)
 from kernelwright.bench._kernelbench import (
     KernelBenchFigures,
     KernelBenchRun,
@@ -30,9 +38,11 @@ from kernelwright.bench._stored import JudgedSample, StoredBench, load_bench
 from kernelwright.bench._summary import Asked, Breakdown, Summary, break_down, summarise
 
 __all__ = [
+    "FORMS",
     "Asked",
     "BenchReport",
     "Breakdown",
+    "Form",
     "Imported",
     "JudgedSample",
     "KernelBenchFigures",
@@ -46,6 +56,7 @@ __all__ = [
     "baselines_json",
     "break_down",
     "claims_of_bench",
+    "form_of",
     "html_of",
     "kernelbench_figures",
     "load_bench",
@@ -59,7 +70,10 @@ __all__ = [
     "results_json",
     "rows_of_bench",
     "runs_of_bench",
+    "samples_of_rows",
     "samples_of_run",
+    "samples_of_solutions",
+    "samples_of_submission",
     "submission_json",
     "summarise",
     "write_dataset",

@@ -121,9 +121,14 @@ def _with_run(candidate: Candidate, problem: Problem) -> str:
     from kernelwright.inline import apply_knobs
 
     source = apply_knobs(candidate.source, candidate.knobs) if candidate.knobs else candidate.source
+    return source.rstrip() + _RUN.format(names=", ".join(forward_arguments(problem)))
+
+
+def forward_arguments(problem: Problem) -> list[str]:
+    """The names of what a definition's reference takes."""
     model = next(n for n in ast.parse(problem.source).body if isinstance(n, ast.ClassDef) and n.name == "Model")
     forward = next(n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
-    return source.rstrip() + _RUN.format(names=", ".join(argument.arg for argument in forward.args.args[1:]))
+    return [argument.arg for argument in forward.args.args[1:]]
 
 
 def _evaluation(judged: JudgedSample) -> Mapping[str, Any] | None:

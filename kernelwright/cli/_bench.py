@@ -19,13 +19,15 @@ from kernelwright.cli._tables import duration, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.bench import BenchReport, StoredBench
+    from kernelwright.bench import BenchReport, Form, Imported, StoredBench
     from kernelwright.campaign import CampaignResult
     from kernelwright.config import Settings
     from kernelwright.store import RunRow, Store
 
 EXIT_MACHINE = 3
 RECIPE = "best-of-n"  # independent samples, unless somebody asks for something else
+_FLASHINFER = "flashinfer-trace"  # what its loader calls such a dataset
+_TOLD = 8  # samples without a kernel that are listed
 FORMATS = ("kernelbench", "baselines", "leaderboard", "flashinfer", "jsonl", "parquet")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -228,9 +230,15 @@ def list_benches(common: Common) -> None:
 
 
 @bench.command("import")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN_FOLDER")
+@click.argument("source", type=click.Path(path_type=Path), metavar="FOLDER|FILE")
 @click.option("--as", "name", required=True, metavar="NAME", help="What the bench is called.")
-@click.option("--suite", default=SUITE, show_default=True, help="Whose problems the run is about.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["kernelbench", "leaderboard", "rows", "flashinfer"]),
+    help="What it is, where its name and files do not say.",
+)
+@click.option("--suite", metavar="SUITE", help=f"Whose problems it is about (default: {SUITE}; of rows, as they say).")
 @click.option("--level", type=click.IntRange(min=1), help="Of the run's problems, where no kernel's name says it.")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language, of what does not say its own.")
 @click.option("--baseline", "baselines", multiple=True, metavar="B", help="What to time against (repeatable).")
@@ -239,37 +247,71 @@ def list_benches(common: Common) -> None:
 @common_options
 def import_run(
     common: Common,
-    folder: Path,
+    source: Path,
     name: str,
-    suite: str,
+    form: Form | None,
+    suite: str | None,
     level: int | None,
     suite_dirs: tuple[Path, ...],
     **flags: Any,
 ) -> None:
-    """Make a bench of a KernelBench run folder: its kernels, and what its own evaluation said of them."""
-    from kernelwright.bench import read_run, samples_of_run
+    """Make a bench of kernels from elsewhere; what is said of them there is kept, and not believed.
+
+    A folder of a KernelBench run; a submission to its leaderboard (JSON); rows as 'bench export' writes them (JSONL or
+    parquet, or their folder); a FlashInfer-Trace dataset with solutions.
+    """
+    from kernelwright.bench import form_of
     from kernelwright.campaign import SamplePlan, Sampler
-    from kernelwright.datasets import load_suite
 
     settings = common.settings(suite_dirs=suite_dirs, **_given(flags))
-    read = read_run(folder)
-    known = level or read.level
-    if known is None or (level and read.level and level != read.level):
-        said = "no kernel's name says its level" if known is None else f"its kernels are of level {read.level}"
-        raise UsageError(f"{folder}: {said}", hint="give --level, or leave it out where kernels have one")
-    loaded = load_suite(suite, known, settings.suite_dirs)
-    found = samples_of_run(read, loaded, settings.backend)
+    if not source.exists():
+        raise UsageError(f"there is no {source}", hint="give the folder of a run, or a file")
+    form = form or form_of(source)
+    if level is not None and form != "kernelbench":
+        raise UsageError("--level is about a run's folder", hint="leave it out: what is imported says its problems")
+    if suite is not None and form == "rows":
+        raise UsageError("--suite is not for rows, which say their problems", hint="leave it out")
+    found = _imported(form, source, suite, level, settings)
     most = max((sample.number for sample in found.samples), default=0) + 1
     plan = SamplePlan(name=_checked(name), samples=most, origin="imported")
     with common.open_store(settings) as store:
         run_id = Sampler(settings, store).create(plan, found.problems, found.samples)
     kernels = sum(sample.candidate is not None for sample in found.samples)
     claimed = sum(sample.claimed is not None for sample in found.samples)
+    data = {"bench": name, "run": run_id, "format": form, "kernels": kernels, "claimed": claimed}
+    levels = sorted({problem.level for problem in found.problems})
+    left_out = [
+        f"{s.problem}, sample {s.number}: {s.reason}" for s in found.samples if s.candidate is None and s.reason
+    ]
     common.show(
-        {"bench": name, "run": run_id, "level": known, "kernels": kernels, "claimed": claimed},
-        f"{name}: level {known}, {kernels} kernels, {claimed} results of another evaluation",
+        {**data, "level": levels[0] if len(levels) == 1 else None, "levels": levels, "without_kernel": left_out},
+        f"{name}: level {', '.join(map(str, levels))}, {kernels} kernels, {claimed} results of another evaluation",
+        *(f"no kernel: {line}" for line in left_out[:_TOLD]),
+        *([f"and {len(left_out) - _TOLD} more without one"] if len(left_out) > _TOLD else []),
         f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}",
     )
+
+
+def _imported(form: Form, source: Path, suite: str | None, level: int | None, settings: Settings) -> Imported:
+    from kernelwright import bench as benches
+    from kernelwright.datasets import find_problem, load_suite
+
+    folders, backend = settings.suite_dirs, settings.backend
+    if form == "rows":
+        return benches.samples_of_rows(source, lambda asked: find_problem(asked, folders), backend)
+    if form == "leaderboard":
+        return benches.samples_of_submission(
+            source, lambda number: load_suite(suite or SUITE, number, folders), backend
+        )
+    if form == "flashinfer":
+        own = (*folders, source) if (source / "definitions").is_dir() and not folders else folders
+        return benches.samples_of_solutions(source, load_suite(suite or _FLASHINFER, suite_dirs=own), backend)
+    read = benches.read_run(source)
+    known = level or read.level
+    if known is None or (level and read.level and level != read.level):
+        said = "no kernel's name says its level" if known is None else f"its kernels are of level {read.level}"
+        raise UsageError(f"{source}: {said}", hint="give --level, or leave it out where kernels have one")
+    return benches.samples_of_run(read, load_suite(suite or SUITE, known, folders), backend)
 
 
 @bench.command("export")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from campaign_fakes import make_evaluation, make_problem
 
-from kernelwright.bench import load_bench, write_flashinfer
+from kernelwright.bench import load_bench, samples_of_solutions, write_flashinfer
 from kernelwright.campaign import SamplePlan, Sampler
 from kernelwright.config import Settings
 from kernelwright.datasets import load_suite
@@ -120,6 +120,57 @@ def test_what_did_not_pass_has_no_time_and_what_was_not_judged_no_trace(dataset,
     assert wrong["status"] == "INCORRECT_NUMERICAL"
     assert "correctness" in wrong
     assert not any("performance" in found for found in (hack, wrong))
+
+
+def test_solutions_come_back_as_samples(dataset, store, tmp_path):
+    (problem,) = load_suite("flashinfer-trace", suite_dirs=[dataset])
+    write_flashinfer(dataset, bench(store, tmp_path, problem, ({}, {})), "x")
+    found = samples_of_solutions(dataset, [problem], "cpp")
+    assert [(s.problem, s.number, s.candidate.author) for s in found.samples] == [
+        (problem.id, 0, "offline"),
+        (problem.id, 1, "offline"),
+    ]
+    space = {}
+    exec(found.samples[1].candidate.source, space)
+    assert torch.equal(space["ModelNew"]()(torch.ones(2), 2.0), torch.full((2,), 2.0))
+
+
+def solution(**changes):
+    spec = {"language": "python", "entry_point": "main.py::run", **changes.pop("spec", {})}
+    sources = [{"path": "main.py", "content": "def run(factor, x):\n    return x * factor\n"}]
+    return {"name": "s", "definition": "scale_h8", "author": "somebody", "spec": spec, "sources": sources, **changes}
+
+
+def test_a_function_of_somebody_s_becomes_a_module_by_the_names_of_its_inputs(dataset):
+    (problem,) = load_suite("flashinfer-trace", suite_dirs=[dataset])
+    (dataset / "solutions").mkdir()
+    (dataset / "solutions" / "s.json").write_text(json.dumps(solution()))
+    (sample,) = samples_of_solutions(dataset, [problem], "cpp").samples
+    space = {}
+    exec(sample.candidate.source, space)
+    assert torch.equal(space["ModelNew"]()(torch.ones(2), 3.0), torch.full((2,), 3.0))
+    assert sample.candidate.author == "somebody"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sources": []}, "not one file"),
+        ({"spec": {"entry_point": "main.cu::run"}}, "entry point"),
+        ({"spec": {"entry_point": "main.py::launch"}}, "entry point"),
+        ({"spec": {"destination_passing_style": True}}, "writes to tensors"),
+    ],
+)
+def test_a_solution_that_cannot_be_a_module_says_why(dataset, changes, why):
+    (problem,) = load_suite("flashinfer-trace", suite_dirs=[dataset])
+    (dataset / "solutions").mkdir()
+    (dataset / "solutions" / "s.json").write_text(json.dumps(solution(**changes)))
+    (sample,) = samples_of_solutions(dataset, [problem], "cpp").samples
+    assert sample.candidate is None
+    assert why in sample.reason
+    (dataset / "solutions" / "s.json").write_text(json.dumps(solution(definition="other")))
+    with pytest.raises(UsageError, match="no solution to a definition of its own"):
+        samples_of_solutions(dataset, [problem], "cpp")
 
 
 def test_problems_of_other_suites_and_changed_datasets_are_refused(dataset, store, tmp_path):

@@ -206,6 +206,75 @@ def test_what_came_with_a_run_is_reported_by_the_formulae_of_kernelbench(termina
     assert "were not judged (2 of these)" in terminal("bench", "report", "theirs").stdout
 
 
+def test_what_is_exported_as_rows_comes_back(terminal, words, tmp_path):
+    terminal("bench", "run", "mine", *words, "--set", "N=4")
+    for number, form in enumerate(("jsonl", "parquet")):
+        out = tmp_path / form
+        terminal("bench", "export", "mine", out, "--format", form)
+        where = out if number else out / "samples.jsonl"
+        told = terminal.json("bench", "import", where, "--as", f"back{number}", "--suite-dir", words[4])
+        assert (told["format"], told["kernels"], told["claimed"]) == ("rows", 2, 0)
+        again = tmp_path / f"again{number}"
+        terminal("bench", "evaluate", f"back{number}")
+        terminal("bench", "export", f"back{number}", again, "--format", "jsonl")
+        ours, theirs = (
+            [
+                {key: json.loads(line)[key] for key in ("problem", "sample", "candidate", "source", "status", "author")}
+                for line in (folder / "samples.jsonl").read_text().splitlines()
+            ]
+            for folder in (tmp_path / "jsonl", again)
+        )
+        assert ours == theirs
+        assert "plus@N=4" in ours[0]["problem"]
+
+
+def test_rows_that_cannot_be_samples_are_named(terminal, words, suite, tmp_path):
+    terminal("bench", "generate", "mine", *words)
+    terminal("bench", "export", "mine", tmp_path, "--format", "jsonl")
+    file = tmp_path / "samples.jsonl"
+    first = json.loads(file.read_text().splitlines()[0])
+    for number, (lines, said) in enumerate(
+        (
+            ([{**first, "sample": -1}], "row 1 of"),
+            ([{**first, "source": 3}], "row 1 of"),
+            ([first, first], "is there twice"),
+            ([{**first, "problem_sha256": "0" * 64}], "is about another text of"),
+            ([{**first, "problem": "KernelBench/level1/none"}], "no problem named"),
+            ([{**first, "claimed": "[]"}], "a claim that is no object"),
+            ([[]], "line 1 of"),
+            ([], "has no row"),
+        )
+    ):
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        words = ("bench", "import", file, "--as", f"x{number}", "--suite-dir", suite)
+        assert said in terminal(*words, code=2).stderr
+    file.write_text("{")
+    assert "no valid JSON" in terminal("bench", "import", file, "--as", "x", "--suite-dir", suite, code=2).stderr
+    (tmp_path / "samples.parquet").write_text("no parquet")
+    words = ("bench", "import", tmp_path / "samples.parquet", "--as", "x", "--suite-dir", suite)
+    assert "cannot be read" in terminal(*words, code=2).stderr
+    assert terminal.json("bench", "list")["benches"][0]["bench"] == "mine", "nothing of it was kept"
+
+
+def test_a_submission_to_the_leaderboard_comes_back(terminal, words, suite, tmp_path):
+    terminal("bench", "run", "mine", *words)
+    board = tmp_path / "board.json"
+    terminal("bench", "export", "mine", board, "--format", "leaderboard")
+    told = terminal.json("bench", "import", board, "--as", "back", "--suite-dir", suite)
+    assert (told["format"], told["kernels"], told["levels"]) == ("leaderboard", 2, [1])
+    terminal("bench", "evaluate", "back")
+    terminal("bench", "export", "back", tmp_path / "again.json", "--format", "leaderboard")
+    assert json.loads((tmp_path / "again.json").read_text())["kernels"] == json.loads(board.read_text())["kernels"]
+    for text, said in (
+        ("{}", "no submission"),
+        ('{"kernels": {"level_1_problem_9_sample_0": "x"}}', "that the suite's level lacks"),
+        ('{"kernels": {"../x": "x"}}', "is no kernel"),
+        ('{"kernels": {"level_1_problem_1_sample_0": 3}}', "is no kernel"),
+    ):
+        board.write_text(text)
+        assert said in terminal("bench", "import", board, "--as", "y", "--suite-dir", suite, code=2).stderr
+
+
 def test_options_that_a_folder_has_nothing_for_are_refused(terminal, run, baseline, tmp_path):
     for option in (("--html", tmp_path / "x.html"), ("--environment", "abc")):
         said = terminal("bench", "report", run, "--baseline", baseline, *option, code=2).stderr
