@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.agents._duplicates import MACHINE_CODE, find_twin, program_of, surroundings_of
+from kernelwright.agents._duplicates import MACHINE_CODE, code_size, find_twin, program_of, surroundings_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._memory import Memory, NoMemory
@@ -149,6 +149,7 @@ __all__ = [
     "attempts_of",
     "best_attempt",
     "build_step",
+    "code_size",
     "coder_from_spec",
     "coders",
     "context_of",

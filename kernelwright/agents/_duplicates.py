@@ -71,16 +71,24 @@ def surroundings_of(candidate: Candidate) -> str:
     return _hashed(candidate.backend, candidate.source, tuple(sorted(candidate.knobs.items())), True)
 
 
+def code_size(candidate: Candidate) -> int:
+    """How much code a candidate is, whatever its comments, its docstrings and its layout are; only to compare by."""
+    return len(_plain(candidate.source, tuple(sorted(candidate.knobs.items())), False))
+
+
 @functools.lru_cache(maxsize=2048)
 def _hashed(backend: str, source: str, knobs: tuple[tuple[str, KnobValue], ...], without_c: bool) -> str:
+    return sha256_text(f"{backend}\n{_plain(source, knobs, without_c)}")
+
+
+def _plain(source: str, knobs: tuple[tuple[str, KnobValue], ...], without_c: bool) -> str:
     try:
         tree = ast.parse(inline.apply_knobs(source, dict(knobs)))
         if without_c:
             _drop_what_the_compiler_is_told(tree)
-        text = ast.dump(_Plain(without_c).visit(tree))
+        return ast.dump(_Plain(without_c).visit(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        text = f"{source}\n{knobs}"  # what cannot be read is like nothing but itself
-    return sha256_text(f"{backend}\n{text}")
+        return f"{source}\n{knobs}"  # what cannot be read is like nothing but itself
 
 
 _BUILDERS = frozenset({"cpp", "cuda"})  # the functions of kernelwright.inline

@@ -11,13 +11,15 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from kernelwright.agents import Attempt
+from kernelwright.agents import Attempt, code_size
 from kernelwright.evolution._axes import Axis, Value, describe
 from kernelwright.records import Backend, Candidate, Interval
 
 Comparison = Literal["better", "worse", "unknown"]
 
 _TO_DEVIATIONS = 1 / (2 * 1.96)  # half of a 95% interval's length is 1.96 deviations
+SIMPLIFY = "simplify"
+AS_FAST = 0.98  # at least so much of the speed of what it was made from, surely, has a kernel that wins by less code
 PROCESS_DEVIATION = 0.01  # between processes, which no interval of one process sees; as measured on two cores
 
 
@@ -138,7 +140,16 @@ class Book:
 
     def _outcome(self, attempt: Attempt, rival: str) -> Comparison:
         found = None if attempt.verdict.timing is None else attempt.verdict.timing.rivals.get(rival)
-        return "better" if attempt.verdict.passed and found is not None and found.faster else "worse"
+        if not attempt.verdict.passed or found is None:
+            return "worse"
+        return "better" if found.faster or (found.low >= AS_FAST and self._is_simpler(attempt, rival)) else "worse"
+
+    def _is_simpler(self, attempt: Attempt, rival: str) -> bool:
+        """Whether a kernel was asked for to do what its rival does with less code, and has less."""
+        asked = attempt.action.get("assignment") or {}
+        if asked.get("mode") != SIMPLIFY or rival not in attempt.candidate.parents or rival not in self._members:
+            return False
+        return code_size(attempt.candidate) < code_size(self._members[rival].candidate)
 
     def _measure(self, attempt: Attempt) -> None:
         speedup = attempt.verdict.speedup(self._baseline)
@@ -160,7 +171,8 @@ class Book:
     def compare(self, challenger: str, incumbent: str) -> Comparison:
         """Whether a kernel may take another one's place.
 
-        Only a race of the two makes it "better". It is "worse" where it lost the race, and, without one, where its
+        Only a race of the two makes it "better": that it is faster, or, where it was asked for as a simplification of
+        the other one, as fast with less code. It is "worse" where it lost the race, and, without one, where its
         measurements so far are not above the other's: there is nothing to race for.
         """
         raced = self._races.get((challenger, incumbent))

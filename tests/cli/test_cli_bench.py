@@ -315,6 +315,14 @@ def test_references_are_timed_as_controls(terminal, suite):
     data = terminal.json("bench", "baselines", "times", "--suite", "KernelBench", "--all", "--suite-dir", suite)
     assert (data["passed"], data["timed"]) == (2, 2)
     assert [row["status"] for row in data["problems"]] == ["PASSED", "PASSED"]
+    shown = terminal.json("runs", "show", "last")
+    assert set(shown["config"]["baselines"]) == {
+        "eager",
+        "compile",
+        "compile-reduce-overhead",
+        "compile-max-autotune",
+        "compile-max-autotune-no-cudagraphs",
+    }
     assert "of 2 references passed as controls" in terminal("bench", "baselines", "times").stdout
     assert len(terminal.referee.judged) == 2
 

@@ -23,7 +23,7 @@ def other(tmp_path: Path, good: str) -> Path:
     return tmp_path / "bench"
 
 
-def test_the_built_in_suite_has_thirty_problems_in_order():
+def test_the_built_in_suite_has_its_problems_in_order():
     problems = load_suite()
     assert len(problems) == 100
     assert [(p.level, p.number) for p in problems] == sorted((p.level, p.number) for p in problems)

@@ -180,6 +180,74 @@ def test_an_interval_before_the_first_look_is_honest():
     assert not test.faster
 
 
+# -------------------------------------------------------------------------------------------------------- races
+
+
+def test_a_confidence_sequence_holds_at_all_times_together():
+    """Read after every pair and stopped at the worst moment, it misses the median in 5% of runs at most."""
+    rng = np.random.default_rng(21)
+    missed = 0
+    for _ in range(300):
+        samples = noisy_pairs(rng, 120)
+        found = [statistics.median_sequence(samples[:n]) for n in range(1, 121)]
+        missed += any(not interval.low <= 0.0 <= interval.high for interval in found)
+    assert missed <= 0.05 * 300 + 3 * math.sqrt(0.05 * 0.95 * 300)
+
+
+def test_a_fixed_interval_read_after_every_pair_would_not_hold():
+    """What the sequence is for: a 95% interval of so many samples misses far more often when it is watched."""
+    rng = np.random.default_rng(21)
+    missed = 0
+    for _ in range(100):
+        samples = noisy_pairs(rng, 120)
+        found = [statistics.signed_rank_interval(samples[:n]) for n in range(6, 121)]
+        missed += any(not interval.low <= 0.0 <= interval.high for interval in found)
+    assert missed > 15
+
+
+def test_the_rank_of_a_sequence_is_the_martingale_s():
+    for n in (1, 5, 7, 20, 96):
+        k = statistics.median_rank(n)
+        odds = [
+            2.0**n * math.exp(math.lgamma(j + 0.5) + math.lgamma(n - j + 0.5) - math.lgamma(n + 1)) / math.pi
+            for j in range(n // 2 + 1)
+        ]
+        assert all(found >= 20.0 for found in odds[:k])
+        assert k == n // 2 or odds[k] < 20.0
+    assert statistics.median_sequence([]).half_width == math.inf
+    assert statistics.median_sequence([0.1] * 4).low == -math.inf
+    assert statistics.median_sequence([0.1] * 8) == (0.1, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("truth", "decision", "most"), [(0.1, "faster", 12), (-0.1, "not_faster", 12), (0.0, "not_faster", 96)]
+)
+def test_races_end_early_where_they_are_decided(truth, decision, most):
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        race = statistics.Race(noise_bound=0.014)
+        for value in rng.normal(truth, 0.01, 96):
+            if race.add(float(value)):
+                break
+        assert race.decision == decision
+        assert race.faster is (decision == "faster")
+        assert race.pairs <= most
+        assert race.add(9.0) == decision
+        assert race.pairs <= most
+
+
+def test_a_race_with_an_equal_is_seldom_won():
+    rng = np.random.default_rng(6)
+    won = 0
+    for _ in range(300):
+        race = statistics.Race(noise_bound=0.0)
+        for value in noisy_pairs(rng, 96):
+            if race.add(float(value)):
+                break
+        won += race.faster
+    assert won <= 0.05 * 300
+
+
 # ------------------------------------------------------------------------------------------------- confirmation
 
 

@@ -415,6 +415,33 @@ def test_the_best_migrate(migration, homes):
     assert held == homes
 
 
+@pytest.mark.parametrize(
+    ("mode", "tail", "beside", "takes"),
+    [
+        ("simplify", "", 1.0, True),
+        ("simplify", "", 0.95, False),  # slower
+        ("simplify", "\nX = 1\nY = 2\n", 1.0, False),  # more code
+        ("simplify", "\n# a comment, which is no code, however long it is: " + "x" * 500, 1.0, True),
+        ("improve", "", 1.0, False),
+        ("improve", "", 1.2, True),
+    ],
+)
+def test_a_simplification_wins_by_less_code_where_it_is_as_fast(mode, tail, beside, takes):
+    told = Told(SearchPlan(islands=(IslandPlan(axes=("bound",)),), remeasure_every=0))
+    long = told.kernel(0, operator="new").model_copy(update={"source": "KNOBS = {}\nA = 1\n"})
+    short = long.model_copy(update={"source": f"KNOBS = {{}}\n{tail}", "parents": (long.sha256,), "operator": mode})
+    told.search.tell(attempt_of(long, verdict_of(long, speedup=ratio(2.0)), action=asked_for("new")))
+    verdict = verdict_of(short, speedup=ratio(2.0 * beside), rivals={long.sha256: ratio(beside)})
+    told.search.tell(attempt_of(short, verdict, action=asked_for(mode, long), rivals=(long.sha256,)))
+    assert told.search.islands[0].archive.best.sha256 == (short if takes else long).sha256
+    assert told.search.contests() == ()
+
+
+def asked_for(mode, *parents):
+    asked = Assignment(mode=mode, parents=tuple(parent.sha256 for parent in parents))
+    return {"assignment": asked.model_dump(mode="json")}
+
+
 def test_a_migrant_takes_no_place_that_it_has_not_won():
     plan = SearchPlan(islands=(IslandPlan(name="a", axes=("bound",)), IslandPlan(name="b", axes=("bound",))))
     told = Told(plan.model_copy(update={"migrate_every": 2}))
