@@ -71,9 +71,12 @@ def surroundings_of(candidate: Candidate) -> str:
     return _hashed(candidate.backend, candidate.source, tuple(sorted(candidate.knobs.items())), True)
 
 
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
 def code_size(candidate: Candidate) -> int:
-    """How much code a candidate is, whatever its comments, its docstrings and its layout are; only to compare by."""
-    return len(_plain(candidate.source, tuple(sorted(candidate.knobs.items())), False))
+    """How much code a candidate is, whatever its comments, its layout and its names are; only to compare by."""
+    return len(_TOKEN.findall(_plain(candidate.source, tuple(sorted(candidate.knobs.items())), False)))
 
 
 @functools.lru_cache(maxsize=2048)

@@ -77,7 +77,7 @@ def claims_of_bench(bench: StoredBench) -> KernelBenchRun:
     """What another evaluation said of the samples of an imported bench, as the run folder that it came from.
 
     Raises:
-        UsageError: nobody has said anything of it.
+        UsageError: nobody has said anything of it, or it is of no single level of KernelBench's.
     """
     claimed = {
         Slot(int(judged.problem.number or 0), judged.sample.number): judged.sample.claimed
@@ -86,8 +86,12 @@ def claims_of_bench(bench: StoredBench) -> KernelBenchRun:
     }
     if not claimed:
         raise UsageError(
-            "no evaluation of somebody else's came with this bench", hint="leave --baseline out: it was timed here"
+            "no evaluation of somebody else's came with this bench",
+            hint="leave --baseline out for what was judged here",
         )
+    _require_numbers(bench)
+    if len({problem.level for problem in bench.problems}) > 1:
+        raise UsageError("what came with this bench is of several levels", hint="import one level at a time")
     return KernelBenchRun(bench.problems[0].level, {}, claimed)
 
 
@@ -105,11 +109,18 @@ def runs_of_bench(store: Store, bench: StoredBench) -> dict[int, KernelBenchRun]
         kernels, entries = found.setdefault(judged.problem.level, ({}, {}))
         slot = Slot(int(judged.problem.number or 0), judged.sample.number)
         if judged.sample.candidate is not None:
-            kernels[slot] = judged.sample.candidate.source
+            kernels[slot] = _as_set(judged.sample.candidate)
         entry = entry_of(store, judged)
         if entry is not None:
             entries[slot] = entry
     return {level: KernelBenchRun(level, *parts) for level, parts in sorted(found.items())}
+
+
+def _as_set(candidate: Candidate) -> str:
+    """A candidate's file with its knobs in place: what others know a kernel by."""
+    from kernelwright.inline import apply_knobs
+
+    return apply_knobs(candidate.source, candidate.knobs) if candidate.knobs else candidate.source
 
 
 def entry_of(store: Store, judged: JudgedSample) -> Mapping[str, Any] | None:
@@ -227,7 +238,7 @@ def submission_json(bench: StoredBench, display_name: str, organization: str = "
         if own:
             best = max(own, key=_merit)
             assert best.sample.candidate is not None
-            kernels[f"level_{problem.level}_problem_{problem.number}_sample_0"] = best.sample.candidate.source
+            kernels[f"level_{problem.level}_problem_{problem.number}_sample_0"] = _as_set(best.sample.candidate)
     return {
         "metadata": {"display_name": display_name, "organization": organization, "notes": notes},
         "kernels": kernels,
@@ -255,7 +266,7 @@ def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
             "problem_sha256": found.problem.sha256,
             "sample": found.sample.number,
             "candidate": None if candidate is None else candidate.sha256,
-            "source": None if candidate is None else candidate.source,
+            "source": None if candidate is None else _as_set(candidate),
             "backend": None if candidate is None else candidate.backend,
             "author": None if candidate is None else candidate.author,
             "status": None if verdict is None else verdict.status.value,
@@ -279,12 +290,12 @@ def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
 
 
 def _require_own_sizes(bench: StoredBench) -> None:
-    """Refuse problems in sizes of our own: those files know a problem by its number or file, and would take its times
-    for those of the sizes that stand there."""
-    changed = next((problem.id for problem in bench.problems if VARIANT_MARK in problem.declared.id), None)
+    """Refuse problems in other sizes and variants: those files know a problem by its number or file, and would take its
+    times for those of the sizes that stand there."""
+    changed = next((problem.id for problem in bench.problems if VARIANT_MARK in problem.id), None)
     if changed is not None:
         raise UsageError(
-            f"{changed} is in other sizes than its file's, which KernelBench has no place for",
+            f"{changed} is in other sizes than its file's first ones, which KernelBench has no place for",
             hint="use --format jsonl, which keeps them, or a bench in the problems' own sizes",
         )
 

@@ -93,8 +93,10 @@ def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend
     for number, row in enumerate(_rows(path), 1):
         where = f"row {number} of {path}"
         asked, sample, source = (row.get(name) for name in ("problem", "sample", "source"))
-        if not isinstance(asked, str) or type(sample) is not int or sample < 0 or not isinstance(source, str | None):
-            raise UsageError(f"{where} has no problem, sample and source", hint=_AS_EXPORTED)
+        if not isinstance(asked, str) or not isinstance(sample, int) or isinstance(sample, bool) or sample < 0:
+            raise UsageError(f"{where} names no problem, or no sample by its number", hint=_AS_EXPORTED)
+        if "source" not in row or not isinstance(source, str | None):
+            raise UsageError(f"{where} has no source", hint=_AS_EXPORTED)
         if asked not in problems:
             problems[asked] = find(asked)
         problem = problems[asked]
@@ -188,7 +190,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if file.suffix == ".parquet":
         yield from _parquet(file)
         return
-    for number, line in enumerate(_text(file).splitlines(), 1):
+    for number, line in enumerate(_text(file).split("\n"), 1):
         if line.strip():
             row = _json(line, f"line {number} of {file}")
             if not isinstance(row, dict):

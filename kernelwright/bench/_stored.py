@@ -73,9 +73,14 @@ class StoredBench(NamedTuple):
         """The problems of which all samples are there and are over; a folder that was imported has all it ever had."""
         plan = plan_of(self.run)
         counts = Counter(found.problem.id for found in self.samples)
-        open_ones = {found.problem.id for found in self.samples if not found.is_over}
+        open_ones = {found.problem.id for found in self.samples if not found.is_over and found.sample.candidate}
+        known = {found.problem.id for found in self.samples if found.is_over}
         wanted = plan.samples if plan.origin == "written" else 0
-        return [p for p in self.problems if p.id not in open_ones and counts[p.id] >= wanted]
+        return [
+            p
+            for p in self.problems
+            if p.id not in open_ones and counts[p.id] >= wanted and (p.id in known or not counts[p.id])
+        ]
 
     @property
     def asked(self) -> list[Asked]:

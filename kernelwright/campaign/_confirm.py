@@ -31,8 +31,8 @@ def choose_winner(
     """Confirm the best attempt beside the runner-up, and that one as well where the best does not hold.
 
     It does not hold where the confirmation refuses it, calls it no faster than the baseline, or finds it over 1% slower
-    than the runner-up in the same processes. In the last case a runner-up that passes is what is published, in the
-    second one the better of both.
+    than the runner-up in the same processes. In the last case a runner-up that is faster than the baseline as well is
+    what is published, else the better of both.
 
     Kernels are timed beside those of their own language alone. One that was never timed is no runner-up.
 
@@ -72,7 +72,7 @@ def choose_winner(
     if not confirmed:
         return Confirmation("", None, f"the confirmation refused {'; '.join(refusals)}")
     # Beside each other they are compared better than by two confirmations apart, the luckier of which would win.
-    beaten = len(confirmed) > 1 and _beaten(confirmed[0][2])
+    beaten = len(confirmed) > 1 and _beaten(confirmed[0][2]) and confirmed[1][0] > 1.0
     _, evaluation_id, evaluation = confirmed[1] if beaten else max(confirmed, key=lambda entry: entry[0])
     return Confirmation(evaluation_id, evaluation, "")
 

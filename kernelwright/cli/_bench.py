@@ -193,19 +193,19 @@ def report(
     with common.open_store(settings, readonly=True) as store:
         named = None if for_folder else find_bench(store, target)
         loaded = None if named is None else _loaded(store, named, environment)
-    claims = loaded is None or bool(baselines)  # of another evaluation: there is nothing of ours to choose or to plot
-    if claims and (html is not None or environment is not None):
+    if loaded is None and not (for_folder or baselines or Path(target).is_dir()):
+        raise _unknown(target)
+    if loaded is not None and not baselines:
+        _show_report(common, loaded, target, {}, html, markdown)
+        return
+    if html is not None or environment is not None:  # of another evaluation there is nothing to choose or to plot
         which = "--html" if html is not None else "--environment"
         raise UsageError(f"{which} is about verdicts of this machine's", hint="leave it out, or name a bench alone")
-    if loaded is not None and baselines:
+    claimed = loaded is not None and any(judged.sample.claimed is not None for judged in loaded.samples)
+    if loaded is not None and (claimed or not Path(target).is_dir()):
         report_claims(common, target, claims_of_bench(loaded), baselines, markdown, suite_dirs)
-        return
-    if loaded is None and (for_folder or baselines or Path(target).is_dir()):
+    else:
         report_folder(common, Path(target), baselines, level, markdown, suite_dirs)
-        return
-    if loaded is None:
-        raise _unknown(target)
-    _show_report(common, loaded, target, {}, html, markdown)
 
 
 @bench.command("list")
@@ -304,7 +304,7 @@ def _imported(form: Form, source: Path, suite: str | None, level: int | None, se
             source, lambda number: load_suite(suite or SUITE, number, folders), backend
         )
     if form == "flashinfer":
-        own = (*folders, source) if (source / "definitions").is_dir() and not folders else folders
+        own = (source,) if (source / "definitions").is_dir() else folders
         return benches.samples_of_solutions(source, load_suite(suite or _FLASHINFER, suite_dirs=own), backend)
     read = benches.read_run(source)
     known = level or read.level

@@ -241,30 +241,35 @@ def _needs_packages(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]
     told: set[str] = set()
     spared = _guarded(tree)
     for node in ast.walk(tree):
-        if node in spared:
-            continue
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            names = [node.module]
-        else:
-            continue
-        for name in dict.fromkeys(full.partition(".")[0] for full in names):
+        for name in () if node in spared else dict.fromkeys(_imported(node)):
             if name not in told and not _is_here(name):
                 told.add(name)
                 message = f"needs the package {name}, which is not installed"
-                yield LintFinding(rule="needs-package", severity="error", message=message, line=node.lineno)
+                line: int | None = getattr(node, "lineno", None)
+                yield LintFinding(rule="needs-package", severity="error", message=message, line=line)
 
 
 def _guarded(tree: ast.Module) -> set[ast.AST]:
-    """What stands in a ``try`` that does something else where an import fails."""
-    return {
-        node
-        for guard in ast.walk(tree)
-        if isinstance(guard, ast.Try) and any(_catches_imports(handler) for handler in guard.handlers)
-        for statement in guard.body
-        for node in ast.walk(statement)
-    }
+    """What stands in a ``try`` that does something else where an import fails, and that else, where none fails here."""
+    spared: set[ast.AST] = set()
+    for guard in (node for node in ast.walk(tree) if isinstance(node, ast.Try)):
+        catching = [handler for handler in guard.handlers if _catches_imports(handler)]
+        tried = [node for statement in guard.body for node in ast.walk(statement)]
+        instead = [node for handler in catching for node in ast.walk(handler)]
+        if catching and not any(isinstance(node, ast.Raise) for node in instead):
+            spared.update(tried)
+        if catching and all(_is_here(name) for node in tried for name in _imported(node)):
+            spared.update(instead)
+    return spared
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The packages that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        return [node.module.partition(".")[0]]
+    return []
 
 
 def _catches_imports(handler: ast.ExceptHandler) -> bool:

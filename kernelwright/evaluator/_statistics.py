@@ -110,7 +110,7 @@ def signed_rank_interval(samples: Sequence[float] | FloatArray, confidence: floa
 def surely_faster(interval: LogInterval, threshold: float) -> bool:
     """Whether one process pair's interval says "faster": its lower bound clears the threshold and its own half-width.
 
-    On a quiet machine half-widths are below any threshold in use, and this asks for nothing more than the threshold. On
+    On a quiet machine half-widths are mostly below the threshold, and this asks for little more than that one does. On
     a disturbed one a threshold of some percent lies within the noise, and intervals alone would let through what their
     level admits.
     """

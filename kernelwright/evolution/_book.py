@@ -19,7 +19,7 @@ Comparison = Literal["better", "worse", "unknown"]
 
 _TO_DEVIATIONS = 1 / (2 * 1.96)  # half of a 95% interval's length is 1.96 deviations
 SIMPLIFY = "simplify"
-AS_FAST = 0.98  # at least so much of the speed of what it was made from, surely, has a kernel that wins by less code
+AS_FAST = 0.99  # at least so much of the speed of what it was made from, surely, has a kernel that wins by less code
 PROCESS_DEVIATION = 0.01  # between processes, which no interval of one process sees; as measured on two cores
 
 

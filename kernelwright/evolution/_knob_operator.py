@@ -64,9 +64,9 @@ class KnobOperator:
         return self._search(candidate).left > 0
 
     def setting(self, candidate: Candidate, sample: int = 0, count: int = 1) -> dict[str, KnobValue]:
-        """The next setting to try of a kernel to which it applies; another one for each ``sample`` of ``count``.
+        """The next setting to try of a kernel to which it applies; another one for each ``sample`` below ``count``.
 
-        The last one comes again where fewer are left than are asked for side by side.
+        The last one comes again where fewer are left than are asked for, and the default where that was not told yet.
         """
         settings = self._search(candidate, count).ask()
         return settings[min(sample, len(settings) - 1)]

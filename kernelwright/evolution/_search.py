@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -189,8 +190,8 @@ class Search:
             admission = island.archive.offer(challenger)
             if admission == "contest":
                 self._waiting.append((number, challenger))
-            elif admission in FOUND:
-                island.found(self._book[challenger].attempt)
+            elif admission in FOUND and self._island_of(self._book[challenger].attempt) == number:
+                island.found(self._book[challenger].attempt)  # a migrant is no find of the island that it comes to
 
     def _gain(self, attempt: Attempt, best: Member | None) -> float:
         """What an attempt gained over the best of its parents, or over the island's best where it has none."""
@@ -259,14 +260,15 @@ class Search:
         Args:
             number: of the step; the same state gives the same answer for it, and another one for the next.
         """
-        return tuple(self._ask(number, sample, count) for sample in range(count))
+        tuned: Counter[str] = Counter()  # how many of them set the knobs of a text already
+        return tuple(self._ask(number, sample, count, tuned) for sample in range(count))
 
-    def _ask(self, number: int, sample: int, count: int) -> Assignment:
+    def _ask(self, number: int, sample: int, count: int, tuned: Counter[str]) -> Assignment:
         rng = random.Random(f"{self._seed}/{number}/{sample}")
         at = (number * count + sample) % len(self._islands)
         island = self._islands[at]
         first = sample < len(self._islands)  # of this island in this step
-        made = self._founding(island, rng, first=first) or self._bred(at, island, rng, sample, count)
+        made = self._founding(island, rng, first=first) or self._bred(at, island, rng, sample, count, tuned)
         return made.model_copy(
             update={
                 "sample": sample,
@@ -290,7 +292,9 @@ class Search:
             return Assignment(mode="repair", parents=(failed.candidate.sha256,))
         return Assignment(mode="new") if island.wants_founders or not island.archive.cells else None
 
-    def _bred(self, at: int, island: Island, rng: random.Random, sample: int, count: int) -> Assignment:
+    def _bred(
+        self, at: int, island: Island, rng: random.Random, sample: int, count: int, set_already: Counter[str]
+    ) -> Assignment:
         """A child of the island's elites."""
         first = island.parent(rng)
         assert first is not None
@@ -314,9 +318,10 @@ class Search:
         if arm.operator == "cross" and second is not None:
             return Assignment(mode="cross", parents=(first.sha256, second.sha256), model=arm.model)
         if arm.operator == "tune" and tuned:
-            return Assignment(
-                mode="tune", parents=(first.sha256,), knobs=self._knobs.setting(first.candidate, sample, count)
-            )
+            nth = set_already[first.candidate.source]
+            set_already[first.candidate.source] += 1
+            knobs = self._knobs.setting(first.candidate, nth, count)
+            return Assignment(mode="tune", parents=(first.sha256,), knobs=knobs)
         if arm.operator == "transfer":
             move = moves[sample % len(moves)]  # those who work side by side get different ones
             return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=move)

@@ -320,12 +320,26 @@ def test_what_was_judged_has_our_verdict_and_the_rest_its_own(settings, store):
     assert (ours["metadata"]["status"], ours["runtime_stats"]["num_trials"]) == ("PASSED", 1)
 
 
-def test_two_variants_of_a_problem_are_one_to_kernelbench(settings, store):
-    variant = PROBLEMS[0].model_copy(update={"id": f"{PROBLEMS[0].id}@1", "variant": 1})
-    run_id = made(settings, store, [], [PROBLEMS[0], variant])
+def test_problems_of_two_suites_with_one_number_are_one_to_kernelbench(settings, store):
+    other = PROBLEMS[0].model_copy(update={"id": "Other/level1/p1", "suite": "Other"})
+    run_id = made(settings, store, [], [PROBLEMS[0], other])
     bench = load_bench(store, store.run(run_id))
     for export in (lambda: runs_of_bench(store, bench), lambda: submission_json(bench, "x")):
         with pytest.raises(UsageError, match="are one problem to KernelBench"):
+            export()
+
+
+def test_another_variant_is_never_taken_for_the_file_s_first_one(settings, store):
+    variant = PROBLEMS[0].model_copy(update={"id": f"{PROBLEMS[0].id}@1", "variant": 1})
+    run_id = made(settings, store, [], [variant])
+    bench = load_bench(store, store.run(run_id))
+    exports = (
+        lambda: runs_of_bench(store, bench),
+        lambda: submission_json(bench, "x"),
+        lambda: baselines_json(store, bench),
+    )
+    for export in exports:
+        with pytest.raises(UsageError, match="p1@1 is in other sizes than its file's first ones"):
             export()
 
 

@@ -13,7 +13,8 @@ from campaign_fakes import FakeReferee, make_problem
 from campaign_models import FIELDS, tokens_of
 from llm_server import Answer, Asked, serve
 
-from kernelwright.campaign import Campaign, recipe_names, with_recipe
+from kernelwright.campaign import Campaign, recipe_names, searches_of, with_recipe
+from kernelwright.campaign._ledger import fruitless_of
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import Status
@@ -177,6 +178,35 @@ def test_several_models_write_for_one_search_and_the_islands_name_theirs(tmp_pat
     assert authors == {0: "openai:coder", 1: "openai:other"}
     assert {asked.model for asked in run.asked} == {"coder", "other"}
     assert run.config.search["models"] == ["openai:coder", "openai:other"]
+
+
+class WithASilentModel(Run):
+    """One of two models has nothing to say that could be used."""
+
+    def __call__(self, asked: Asked) -> Answer:
+        if asked.model == "silent":
+            self.others.append(asked)
+            return Answer("I would rather not.", tokens_of(asked))
+        return super().__call__(asked)
+
+
+def test_a_model_that_gives_nothing_usable_is_asked_less_and_shown_with_what_it_gained(tmp_path):
+    recipe = tmp_path / "two.toml"
+    recipe.write_text(
+        'summary = "two models"\n[settings]\nstall_rounds = 99\n[search]\nlearns = "models"\n'
+        '[[search.islands]]\nname = "a"\noperators = { improve = 1 }\n'
+    )
+    run = WithASilentModel(tmp_path, str(recipe), rounds=30, models="openai:silent")
+    failed = len(run.others) // 2  # it is asked twice each time
+    assert 1 <= failed <= 10
+    assert len(run.asked) == 30 - failed
+    with Store.open(tmp_path / "store.db", readonly=True) as store:
+        (row,) = store.runs()
+        assert len(fruitless_of(store, row.id)) == failed
+        ((island,),) = [view.islands for view in searches_of(store, row)]
+    arms = {arm.model: arm for arm in island.arms}
+    assert arms["openai:silent"].gain == 0.0
+    assert 0 < arms["openai:silent"].steps < arms["openai:coder"].steps
 
 
 def test_prompts_are_about_the_language_of_the_island_and_of_the_kernel_that_they_show(tmp_path):

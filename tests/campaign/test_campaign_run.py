@@ -92,6 +92,10 @@ def test_a_winner_that_the_runner_up_beats_beside_it_is_not_published_for_a_luck
     assert row.speedup["eager"].median == 1.3
     assert store.candidate(row.candidate).source.startswith("v2")
 
+    referee = FakeReferee(SPEEDUPS, confirmed_speedups={"v1": 1.5, "v2": 0.98})
+    row = run(settings, store, referee, PROBLEMS[:1]).rows[0]
+    assert row.speedup["eager"].median == 1.5, "what is no faster than the baseline wins nothing"
+
     statuses = {"v2 confirmed": Status.QUARANTINED}
     referee = FakeReferee(SPEEDUPS, confirmed_speedups={"v1": 1.5}, statuses=statuses)
     row = run(settings, store, referee, PROBLEMS[:1]).rows[0]

@@ -182,7 +182,7 @@ def test_files_of_kernelbench_never_take_results_in_other_sizes_for_those_of_its
     terminal("bench", "run", "small", *words, "--set", "N=4")
     out = terminal.folder / "out"
     said = terminal("bench", "export", "small", out, "--format", form, code=2).stderr
-    assert "KernelBench/level1/plus@N=4 is in other sizes than its file's" in said
+    assert "KernelBench/level1/plus@N=4 is in other sizes than its file's first ones" in said
     assert "--format jsonl" in said
     assert not out.exists()
     terminal("bench", "export", "small", out, "--format", "jsonl")
@@ -237,6 +237,7 @@ def test_rows_that_cannot_be_samples_are_named(terminal, words, suite, tmp_path)
         (
             ([{**first, "sample": -1}], "row 1 of"),
             ([{**first, "source": 3}], "row 1 of"),
+            ([{key: value for key, value in first.items() if key != "source"}], "row 1 of"),
             ([first, first], "is there twice"),
             ([{**first, "problem_sha256": "0" * 64}], "is about another text of"),
             ([{**first, "problem": "KernelBench/level1/none"}], "no problem named"),
@@ -280,6 +281,27 @@ def test_options_that_a_folder_has_nothing_for_are_refused(terminal, run, baseli
         said = terminal("bench", "report", run, "--baseline", baseline, *option, code=2).stderr
         assert f"{option[0]} is about verdicts of this machine" in said
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_folder_with_the_name_of_a_bench_is_reported_where_a_baseline_is_given(terminal, words, run, baseline):
+    terminal("bench", "run", "mine", *words)
+    terminal.folder.joinpath("mine").symlink_to(run)
+    data = terminal.json("bench", "report", "mine", "--baseline", baseline)
+    assert data["baselines"]["inductor"]["kernelbench"]["aligned"] == 3
+    assert "finished" in terminal.json("bench", "report", "mine")
+    assert "no bench 'none'" in terminal("bench", "report", "none", "--html", "x.html", code=2).stderr
+
+
+def test_what_is_known_of_some_samples_is_reported_without_the_others(terminal, suite, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "eval_results.json").write_text(json.dumps({"1": [entry(0, 2.0), entry(1, 2.0)], "2": [entry(0, 2.0)]}))
+    (run / "level_1_problem_1_sample_0_kernel.py").write_text("v1")
+    terminal("bench", "import", run, "--as", "theirs", "--level", 1, "--suite-dir", suite)
+    terminal("bench", "evaluate", "theirs")
+    data = terminal.json("bench", "report", "theirs")
+    assert (data["finished"], data["unjudged"]) == (1, 2)
+    assert data["baselines"]["eager"]["all"]["correct_rate"] == 1.0
 
 
 def test_a_bench_that_nobody_else_judged_has_no_such_figures(terminal, words, baseline):

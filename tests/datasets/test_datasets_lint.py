@@ -84,8 +84,15 @@ def test_what_cannot_run_on_this_machine_is_said_without_running_it(well, line, 
 def test_an_import_that_may_fail_is_no_need(well, caught):
     guarded = f"try:\n    import a_package_of_nobody\nexcept {caught}:\n    a_package_of_nobody = None\n"
     assert "needs-package" not in lint_rules(lint_static(parsed(guarded + well)))
-    other = guarded.replace(caught, "OSError")
-    assert "needs-package" in lint_rules(lint_static(parsed(other + well)))
+    for other in (
+        guarded.replace(caught, "OSError"),
+        guarded.replace("a_package_of_nobody = None", "raise"),
+        guarded.replace("a_package_of_nobody = None", "import another_of_nobody"),
+    ):
+        assert "needs-package" in lint_rules(lint_static(parsed(other + well)))
+    there = guarded.replace("import a_package_of_nobody", "import json")
+    there = there.replace("a_package_of_nobody = None", "import another_of_nobody as json")
+    assert "needs-package" not in lint_rules(lint_static(parsed(there + well)))
 
 
 def test_packages_that_are_here_are_not_missed(well):
