@@ -183,26 +183,23 @@ def test_an_interval_before_the_first_look_is_honest():
 # -------------------------------------------------------------------------------------------------------- races
 
 
+def missed_while_watched(interval, runs: int, first: int) -> int:
+    """Runs in which an interval, read after every pair from the first one on, ever misses the true median."""
+    rng = np.random.default_rng(21)
+    missed = 0
+    for _ in range(runs):
+        samples = noisy_pairs(rng, 120)
+        found = [interval(samples[:n]) for n in range(first, 121)]
+        missed += any(not one.low <= 0.0 <= one.high for one in found)
+    return missed
+
+
 def test_a_confidence_sequence_holds_at_all_times_together():
     """Read after every pair and stopped at the worst moment, it misses the median in 5% of runs at most."""
-    rng = np.random.default_rng(21)
-    missed = 0
-    for _ in range(300):
-        samples = noisy_pairs(rng, 120)
-        found = [statistics.median_sequence(samples[:n]) for n in range(1, 121)]
-        missed += any(not interval.low <= 0.0 <= interval.high for interval in found)
+    missed = missed_while_watched(statistics.median_sequence, runs=300, first=1)
     assert missed <= 0.05 * 300 + 3 * math.sqrt(0.05 * 0.95 * 300)
-
-
-def test_a_fixed_interval_read_after_every_pair_would_not_hold():
-    """What the sequence is for: a 95% interval of so many samples misses far more often when it is watched."""
-    rng = np.random.default_rng(21)
-    missed = 0
-    for _ in range(100):
-        samples = noisy_pairs(rng, 120)
-        found = [statistics.signed_rank_interval(samples[:n]) for n in range(6, 121)]
-        missed += any(not interval.low <= 0.0 <= interval.high for interval in found)
-    assert missed > 15
+    # what it is for: a 95% interval of so many samples misses far more often when it is watched
+    assert missed_while_watched(statistics.signed_rank_interval, runs=100, first=6) > 15
 
 
 def test_the_rank_of_a_sequence_is_the_martingale_s():
