@@ -482,7 +482,12 @@ class Environment(Record):
 
 
 class Verdict(Record):
-    """The referee's answer about exactly one candidate in exactly one environment."""
+    """The referee's answer about exactly one candidate in exactly one environment.
+
+    ``as_kernelbench`` says whether KernelBench's own rule would have called it correct, whatever the status is: its
+    outputs have the reference's shapes and are ``allclose`` to them, on inputs that the problem itself draws at its
+    first sizes. None where nobody asked, or where it cannot be asked. It decides nothing.
+    """
 
     candidate: str
     problem: str
@@ -502,6 +507,7 @@ class Verdict(Record):
     variant: TimedVariant | None = None  # None in what was recorded before there was a choice: the first one
     sandbox: tuple[str, ...] = ()
     seconds: dict[str, float] = {}
+    as_kernelbench: bool | None = None
 
     @model_validator(mode="after")
     def _status_allows_its_fields(self) -> Verdict:

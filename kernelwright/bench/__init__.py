@@ -1,5 +1,6 @@
 """KernelBench-style evaluation: its files, and the field's figures over many problems."""
 
+from kernelwright.bench._claims import report_of_claims
 from kernelwright.bench._dataset import write_dataset
 from kernelwright.bench._exchange import (
     Imported,
@@ -67,6 +68,7 @@ __all__ = [
     "read_run",
     "reference_samples",
     "report_of",
+    "report_of_claims",
     "results_json",
     "rows_of_bench",
     "runs_of_bench",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from kernelwright.bench._outcomes import Outcome
 from kernelwright.bench._stored import StoredBench
 from kernelwright.bench._summary import THRESHOLDS, Breakdown, Summary, break_down, summarise
 from kernelwright.bench._svg import bars_svg, fast_p_svg, speedups_svg
@@ -69,18 +70,7 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
         _overall(broken),
         _rules(first.all, loose, caught, bench.untried()),
         *(_parts(f"By level, against {baseline}", found, found.by_level) for baseline, found in broken.items()),
-        _parts(f"By category, against {first.baseline}", first, first.by_category),
-    ]
-    speedups: dict[str, float] = {}
-    for one in outcomes:
-        if one.correct and first.baseline in one.speedups:
-            speedups[one.problem] = max(one.speedups[first.baseline], speedups.get(one.problem, 0.0))
-    over = f"Speedup over {first.baseline}"
-    curves = {baseline: found.all.curve for baseline, found in broken.items()}
-    plots = [
-        PlotOf("fast_p", "fast_p", fast_p_svg(curves, "fast_p")),
-        PlotOf("speedups", over, speedups_svg(speedups, over)),
-        PlotOf("outcomes", "How samples ended", bars_svg(first.all.statuses, "How samples ended")),
+        *(_parts(f"By category, against {baseline}", found, found.by_category) for baseline, found in broken.items()),
     ]
     data |= {
         "baselines": {baseline: found.model_dump(mode="json") for baseline, found in broken.items()},
@@ -88,7 +78,23 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
         "caught": dict(caught),
         "untried": bench.untried(),
     }
-    return BenchReport(name, _facts(bench), tables, plots, data)
+    return BenchReport(name, _facts(bench), tables, plots_of(broken, outcomes), data)
+
+
+def plots_of(broken: Mapping[str, Breakdown], outcomes: Sequence[Outcome]) -> list[PlotOf]:
+    """fast_p over all baselines, the speedups over the first one, and how samples ended."""
+    first = next(iter(broken.values()))
+    speedups: dict[str, float] = {}
+    for one in outcomes:
+        if one.correct and first.baseline in one.speedups:
+            speedups[one.problem] = max(one.speedups[first.baseline], speedups.get(one.problem, 0.0))
+    over = f"Speedup over {first.baseline}"
+    curves = {baseline: found.all.curve for baseline, found in broken.items()}
+    return [
+        PlotOf("fast_p", "fast_p", fast_p_svg(curves, "fast_p")),
+        PlotOf("speedups", over, speedups_svg(speedups, over)),
+        PlotOf("outcomes", "How samples ended", bars_svg(first.all.statuses, "How samples ended")),
+    ]
 
 
 def markdown_of(report: BenchReport, plots: Mapping[str, str] | None = None) -> str:
@@ -159,18 +165,18 @@ def _overall(broken: dict[str, Breakdown]) -> TableOf:
     summaries = [found.all for found in broken.values()]
     one = summaries[0]
     same = [
-        ("compiled, of samples", _percent(one.compile_rate)),
-        ("correct, of samples", _percent(one.sample_rate)),
-        ("problems solved", _percent(one.correct_rate)),
-        *((f"pass@{k}", _percent(rate)) for k, rate in one.pass_at_k.items()),
-        ("own kernels' share of the time", "-" if one.own_share is None else _percent(one.own_share)),
+        ("compiled, of samples", percent(one.compile_rate)),
+        ("correct, of samples", percent(one.sample_rate)),
+        ("problems solved", percent(one.correct_rate)),
+        *((f"pass@{k}", percent(rate)) for k, rate in one.pass_at_k.items()),
+        ("own kernels' share of the time", "-" if one.own_share is None else percent(one.own_share)),
         ("SOL score", "-" if one.sol is None else f"{one.sol:.3f}"),
     ]
     against = [
         *((f"fast_{p:g}", [f"{found.fast_p[f'{p:g}']:.3f}" for found in summaries]) for p in THRESHOLDS),
         ("problems with a time", [str(found.timed) for found in summaries]),
-        ("geometric mean speedup", [_with_interval(found.geometric_mean) for found in summaries]),
-        ("median speedup", [_with_interval(found.median) for found in summaries]),
+        ("geometric mean speedup", [with_interval(found.geometric_mean) for found in summaries]),
+        ("median speedup", [with_interval(found.median) for found in summaries]),
     ]
     rows = [[label, value, *[""] * (len(summaries) - 1)] for label, value in same]
     rows += [[label, *values] for label, values in against]
@@ -179,10 +185,10 @@ def _overall(broken: dict[str, Breakdown]) -> TableOf:
 
 def _rules(strict: Summary, loose: Summary, caught: Mapping[str, int], untried: int) -> TableOf:
     rows = [
-        ["correct, of samples", _percent(strict.sample_rate), _percent(loose.sample_rate)],
-        ["problems solved", _percent(strict.correct_rate), _percent(loose.correct_rate)],
+        ["correct, of samples", percent(strict.sample_rate), percent(loose.sample_rate)],
+        ["problems solved", percent(strict.correct_rate), percent(loose.correct_rate)],
         *([f"let pass there, here {status}", "", str(count)] for status, count in caught.items()),
-        *([["refused before any trial, wrong in both columns", "", str(untried)]] if untried else []),
+        *([["refused here and not asked there, wrong in both columns", "", str(untried)]] if untried else []),
     ]
     return TableOf("Strict, and by KernelBench's own rule", ["", "strict", "KernelBench's rule"], rows)
 
@@ -197,19 +203,21 @@ def _part(name: str, found: Summary) -> list[str]:
     return [
         name,
         str(found.problems),
-        _percent(found.correct_rate),
+        percent(found.correct_rate),
         *(f"{found.fast_p[p]:.3f}" for p in ("1", "1.5", "2")),
-        _with_interval(found.geometric_mean),
-        _with_interval(found.median),
-        "-" if found.own_share is None else _percent(found.own_share),
+        with_interval(found.geometric_mean),
+        with_interval(found.median),
+        "-" if found.own_share is None else percent(found.own_share),
     ]
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in words."""
     return f"{100 * share:.1f}%"
 
 
-def _with_interval(found: Interval | None) -> str:
+def with_interval(found: Interval | None) -> str:
+    """An estimate in words."""
     return "-" if found is None else f"{found.median:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 

@@ -48,9 +48,11 @@ class JudgedSample(NamedTuple):
 
     @property
     def right_by_kernelbench(self) -> bool:
-        """Whether KernelBench's own rule, ``allclose`` on the same trials, would have called it correct."""
+        """Whether KernelBench's own rule would have called it correct; where it was never asked, what we say."""
         verdict = self.verdict
-        return verdict is not None and verdict.correctness is not None and verdict.correctness.kernelbench_allclose
+        if verdict is None:
+            return False
+        return verdict.passed if verdict.as_kernelbench is None else verdict.as_kernelbench
 
 
 class StoredBench(NamedTuple):
@@ -111,10 +113,10 @@ class StoredBench(NamedTuple):
         return [_outcome(found)._replace(correct=found.right_by_kernelbench) for found in self.samples if found.is_over]
 
     def untried(self) -> int:
-        """Samples of finished problems that were refused before any trial: the other rule was never asked."""
+        """Samples of finished problems that were refused, and of which the other rule was not asked."""
         finished = {problem.id for problem in self.finished}
         return sum(
-            found.verdict is not None and not found.verdict.passed and found.verdict.correctness is None
+            found.verdict is not None and not found.verdict.passed and found.verdict.as_kernelbench is None
             for found in self.samples
             if found.problem.id in finished
         )

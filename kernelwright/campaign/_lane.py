@@ -119,6 +119,7 @@ class LaneSession:
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
         within_s: float | None = None,
+        as_kernelbench: bool = False,
     ) -> Evaluation:
         """Judge one candidate."""
         evaluation: Evaluation = self._use(
@@ -130,6 +131,7 @@ class LaneSession:
                 explain=explain,
                 rivals=rivals,
                 within_s=within_s,
+                as_kernelbench=as_kernelbench,
             )
         )
         return evaluation

@@ -22,11 +22,13 @@ class Session(Protocol):
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
         within_s: float | None = None,
+        as_kernelbench: bool = False,
     ) -> Evaluation:
         """Judge one candidate.
 
         ``explain``: profile it as well where it is timed. ``rivals``: candidates that it is timed beside.
         ``within_s``: seconds in which a confirmation should end, with as many process pairs as fit.
+        ``as_kernelbench``: say as well what KernelBench's own rule would have called it.
         """
         ...
 

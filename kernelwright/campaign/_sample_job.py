@@ -159,7 +159,7 @@ class SampleJob:
             if sample.candidate is None or self._verdict_on(sample.candidate) is not None:
                 continue
             self._stop_if_asked()
-            evaluation = session.judge(sample.candidate, control=self.plan.control)
+            evaluation = session.judge(sample.candidate, control=self.plan.control, as_kernelbench=True)
             self.store.record_evaluation(evaluation, run_id=self.run_id, step=sample.number)
             self._emit("judged", round=sample.number, rounds=len(samples), **verdict_summary(evaluation))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kernelwright.cli._bench_folder import SUITE, report_claims, report_folder
+from kernelwright.cli._bench_folder import SUITE, report_claims, report_folder, show_report
 from kernelwright.cli._common import Common, budget_options, common_options, say
 from kernelwright.cli._fit import fit_option
 from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_OF_STATUS, choose_problems
@@ -19,7 +19,7 @@ from kernelwright.cli._tables import duration, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.bench import BenchReport, Form, Imported, StoredBench
+    from kernelwright.bench import Form, Imported, StoredBench
     from kernelwright.campaign import CampaignResult
     from kernelwright.config import Settings
     from kernelwright.store import RunRow, Store
@@ -160,12 +160,12 @@ def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: An
     "--level", type=click.IntRange(min=1), help="With a folder: of its problems, if no kernel's name says it."
 )
 @click.option("--environment", metavar="ID", help="With a name: where it was judged (default: where it was last).")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="With a name: write a page as well.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page as well.")
 @click.option(
     "--markdown",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write it there; of a bench, its plots beside it.",
+    help="Write it there, its plots beside it.",
 )
 @suite_dir_option
 @common_options
@@ -185,7 +185,7 @@ def report(
     in its eval_results.json: the first column as its scripts compute it, the second over all samples, with 95%
     intervals over problems. Nothing is judged.
     """
-    from kernelwright.bench import claims_of_bench
+    from kernelwright.bench import claims_of_bench, report_of
     from kernelwright.campaign import find_bench
 
     settings = common.settings()
@@ -196,16 +196,16 @@ def report(
     if loaded is None and not (for_folder or baselines or Path(target).is_dir()):
         raise _unknown(target)
     if loaded is not None and not baselines:
-        _show_report(common, loaded, target, {}, html, markdown)
+        show_report(common, report_of(loaded, target), html, markdown)
         return
-    if html is not None or environment is not None:  # of another evaluation there is nothing to choose or to plot
-        which = "--html" if html is not None else "--environment"
-        raise UsageError(f"{which} is about verdicts of this machine's", hint="leave it out, or name a bench alone")
+    if environment is not None:  # of another evaluation there is nothing to choose
+        hint = "leave it out, or name a bench alone"
+        raise UsageError("--environment is about verdicts of this machine's", hint=hint)
     claimed = loaded is not None and any(judged.sample.claimed is not None for judged in loaded.samples)
     if loaded is not None and (claimed or not Path(target).is_dir()):
-        report_claims(common, target, claims_of_bench(loaded), baselines, markdown, suite_dirs)
+        report_claims(common, target, claims_of_bench(loaded), baselines, html, markdown, suite_dirs)
     else:
-        report_folder(common, Path(target), baselines, level, markdown, suite_dirs)
+        report_folder(common, Path(target), baselines, level, html, markdown, suite_dirs)
 
 
 @bench.command("list")
@@ -529,10 +529,12 @@ def _end(
     markdown: Path | None = None,
 ) -> int:
     """Report what there is, and say how to go on where it is not all."""
+    from kernelwright.bench import report_of
+
     code = _code(result)
     loaded = _loaded(store, _found(store, name))
     ended = {"status": result.status, "reason": result.reason, "exit_code": code, "seconds": round(result.seconds, 3)}
-    _show_report(common, loaded, name, ended, html, markdown)
+    show_report(common, report_of(loaded, name), html, markdown, ended)
     if code:
         for row in result.rows:
             if row.retry:
@@ -548,42 +550,6 @@ def _code(result: CampaignResult) -> int:
     if any(row.retry for row in result.rows):
         return EXIT_MACHINE
     return EXIT_OF_STATUS.get(result.status, 0) if result.reason else 0
-
-
-def _show_report(
-    common: Common,
-    loaded: StoredBench,
-    name: str,
-    ended: Mapping[str, Any],
-    html: Path | None,
-    markdown: Path | None,
-) -> None:
-    from rich.markup import escape
-
-    from kernelwright.bench import html_of, markdown_of, report_of
-    from kernelwright.campaign import write_atomically
-
-    made: BenchReport = report_of(loaded, name)
-    written = []
-    if html is not None:
-        write_atomically(html, html_of(made))
-        written.append(html)
-    if markdown is not None:
-        plots = {plot.name: markdown.with_name(f"{markdown.stem}-{plot.name}.svg") for plot in made.plots}
-        for plot in made.plots:
-            write_atomically(plots[plot.name], f"{plot.svg}\n")
-        write_atomically(markdown, markdown_of(made, {plot: path.name for plot, path in plots.items()}))
-        written += [markdown, *plots.values()]
-    shown: list[Any] = []
-    for part in made.tables:
-        head = [text if number == 0 else f">{text}" for number, text in enumerate(part.head)]
-        drawn = table(*head, title=escape(part.title))
-        for row in part.rows:
-            drawn.add_row(*map(escape, row))
-        shown.append(drawn)
-    common.show(
-        {**made.data, **ended}, *map(escape, made.lines), *shown, *(escape(f"written: {path}") for path in written)
-    )
 
 
 def _show_baselines(common: Common, loaded: StoredBench, result: CampaignResult, name: str) -> None:

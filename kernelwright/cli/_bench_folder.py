@@ -1,8 +1,8 @@
-"""``kernelwright bench report ... --baseline FILE``: figures of what KernelBench's own evaluation said."""
+"""Reports of benches as they are shown and written, and figures of what KernelBench's own evaluation said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,8 @@ from kernelwright.cli._common import Common
 from kernelwright.cli._tables import table
 
 if TYPE_CHECKING:
-    from kernelwright.bench import KernelBenchFigures, KernelBenchRun, Summary
+    from kernelwright.bench import BenchReport, KernelBenchRun
     from kernelwright.config import Settings
-    from kernelwright.records import Interval
 
 SUITE = "KernelBench"
 
@@ -22,6 +21,7 @@ def report_folder(
     folder: Path,
     baselines: Sequence[str],
     level: int | None,
+    html: Path | None,
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
@@ -37,7 +37,7 @@ def report_folder(
     if known is None or (level and run.level and level != run.level):
         said = "no kernel's name says its level" if known is None else f"its kernels are of level {run.level}"
         raise UsageError(f"{folder}: {said}", hint="give --level, or leave it out where kernels have one")
-    report_claims(common, str(folder), run._replace(level=known), baselines, markdown, suite_dirs)
+    report_claims(common, str(folder), run._replace(level=known), baselines, html, markdown, suite_dirs)
 
 
 def report_claims(
@@ -45,18 +45,12 @@ def report_claims(
     called: str,
     run: KernelBenchRun,
     baselines: Sequence[str],
+    html: Path | None,
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """Print the figures of what KernelBench's evaluation said of a run whose level is known. Nothing is judged.
-
-    The first column is computed as KernelBench's scripts do, from the first sample of each problem; the second one
-    counts all samples, and has 95% intervals over problems.
-    """
-    from rich.markup import escape
-
-    from kernelwright.bench import Asked, break_down, kernelbench_figures, problem_name, read_baseline
-    from kernelwright.campaign import write_atomically
+    """Print the figures of what KernelBench's evaluation said of a run whose level is known. Nothing is judged."""
+    from kernelwright.bench import read_baseline, report_of_claims
     from kernelwright.errors import UsageError
 
     if not baselines:
@@ -65,27 +59,7 @@ def report_claims(
     assert run.level is not None
     times = {name: read_baseline(path, run.level) for name, path in map(_named, baselines)}
     numbers, whence = _numbers(common.settings(suite_dirs=suite_dirs), run.level, run.entries, times.values())
-    outcomes = run.outcomes(times, run.level)
-    asked = [Asked(name=problem_name(number), level=run.level) for number in numbers]
-    shown: list[Any] = []
-    data: dict[str, Any] = {"run": called, "level": run.level, "problems": len(numbers), "baselines": {}}
-    pages = [f"# {Path(called).resolve().name}", "", f"Level {run.level}, {len(numbers)} problems ({whence})."]
-    for name, milliseconds in times.items():
-        own = kernelbench_figures(run.entries, milliseconds, numbers)
-        every = break_down(outcomes, asked, name).all
-        rows = _rows(own, every)
-        made = table("", ">as KernelBench counts", ">all samples", title=f"against {escape(name)}")
-        for row in rows:
-            made.add_row(*map(escape, row))
-        shown.append(made)
-        data["baselines"][name] = {"kernelbench": own, "all_samples": every}
-        pages += ["", f"## Against {name}", "", *_markdown(("", "as KernelBench counts", "all samples"), rows)]
-    if markdown is not None:
-        write_atomically(markdown, "\n".join([*pages, ""]))
-    head = (
-        f"{escape(called)}: level {run.level}, {len(numbers)} problems ({escape(whence)}), {len(run.entries)} samples"
-    )
-    common.show(data, head, *shown, *([f"written: {escape(str(markdown))}"] if markdown is not None else []))
+    show_report(common, report_of_claims(called, run, times, numbers, whence), html, markdown)
 
 
 def _named(given: str) -> tuple[str, Path]:
@@ -106,31 +80,39 @@ def _numbers(settings: Settings, level: int, entries: Iterable[Any], times: Iter
     return sorted(found), "that the run or a baseline has; with KernelBench's --suite-dir, all of the level"
 
 
-def _rows(own: KernelBenchFigures, every: Summary) -> list[tuple[str, str, str]]:
-    return [
-        ("samples", str(own.problems), str(every.samples)),
-        ("compiled", _percent(own.compiled / own.problems), f"{_percent(every.compile_rate)} of samples"),
-        ("problems solved", _percent(own.correct / own.problems), _percent(every.correct_rate)),
-        *((f"pass@{k}", "", _percent(rate)) for k, rate in every.pass_at_k.items()),
-        *((f"fast_{p}", f"{own.fast_p[p]:.3f}", f"{every.fast_p[p]:.3f}") for p in own.fast_p),
-        ("geometric mean speedup", f"{own.geometric_mean:.4f}", _with_interval(every.geometric_mean)),
-        ("median speedup", "", _with_interval(every.median)),
-        ("problems that the baseline has", str(own.aligned), ""),
-        ("problems with a time", "", str(every.timed)),
-    ]
+def show_report(
+    common: Common,
+    made: BenchReport,
+    html: Path | None,
+    markdown: Path | None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Print a report, and write it as files.
 
+    Args:
+        more: what its JSON has besides.
+    """
+    from rich.markup import escape
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    from kernelwright.bench import html_of, markdown_of
+    from kernelwright.campaign import write_atomically
 
-
-def _with_interval(found: Interval | None) -> str:
-    return "-" if found is None else f"{found.median:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(head)} |",
-        f"|{'|'.join('---' if number == 0 else '--:' for number in range(len(head)))}|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+    written = []
+    if html is not None:
+        write_atomically(html, html_of(made))
+        written.append(html)
+    if markdown is not None:
+        plots = {plot.name: markdown.with_name(f"{markdown.stem}-{plot.name}.svg") for plot in made.plots}
+        for plot in made.plots:
+            write_atomically(plots[plot.name], f"{plot.svg}\n")
+        write_atomically(markdown, markdown_of(made, {plot: path.name for plot, path in plots.items()}))
+        written += [markdown, *plots.values()]
+    shown: list[Any] = []
+    for part in made.tables:
+        head = [text if number == 0 else f">{text}" for number, text in enumerate(part.head)]
+        drawn = table(*head, title=escape(part.title))
+        for row in part.rows:
+            drawn.add_row(*map(escape, row))
+        shown.append(drawn)
+    data = {**made.data, **(more or {})}
+    common.show(data, *map(escape, made.lines), *shown, *(escape(f"written: {path}") for path in written))

@@ -15,7 +15,7 @@ from kernelwright.evaluator._progress import Progress, Refused
 from kernelwright.evaluator._refusals import note_builds, refuse
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator._timing import Plan
-from kernelwright.evaluator._truth import CheckSet
+from kernelwright.evaluator._truth import OWN, CheckSet
 from kernelwright.records import Correctness, Problem
 
 if TYPE_CHECKING:
@@ -150,6 +150,16 @@ class CheckStage:
             raise WorkerFailed(Failure("fault", "output", f"the kernel {str(claimed[0])[:200]}"), side.name)
         side.enter(pool)
         side.freeze()
+
+    def allclose_on_its_own(self, side: Side, check_set: CheckSet) -> bool:
+        """Whether a worker that is set up would be correct by KernelBench's rule: see ``Verdict.as_kernelbench``.
+
+        Raises:
+            WorkerFailed: it dies, raises, hangs, or writes where it must not.
+        """
+        pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
+        own = [t for t in (*check_set.trials[0], *check_set.reserve) if t.distribution == OWN and t.weights == 0]
+        return self._checker(side, pool, plan).allclose(own)
 
     def answers_right(self, side: Side, check_set: CheckSet) -> bool:
         """Whether a worker that is set up gives some right answers."""

@@ -92,6 +92,18 @@ class Checker:
             worst = worst._replace(status=Status.INCORRECT_NUMERICAL, reason=reason)
         return Finding(worst, len(trials), bool(reason))
 
+    def allclose(self, trials: Sequence[truth.Trial]) -> bool:
+        """Whether the outputs of all trials are ``allclose`` to the reference's; each is revealed once.
+
+        Raises:
+            WorkerFailed: as in :meth:`check`.
+        """
+        pending = list(range(len(trials)))
+        while pending:
+            if not self._window(trials, pending, 0).allclose:
+                return False
+        return True
+
     def _window(self, trials: Sequence[truth.Trial], pending: list[int], weights: int) -> judging.Judgement:
         """One window with as many of the ``pending`` trials as it has reads; they are taken off the list."""
         variant = self._pool.variant

@@ -35,7 +35,7 @@ from kernelwright.evaluator._profile_static import (
     profile_triton,
     read_machine_code,
 )
-from kernelwright.evaluator._progress import Progress, Refused
+from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._races import RaceStage
 from kernelwright.evaluator._refusals import note_builds, refuse
 from kernelwright.evaluator._replay import Replay
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from kernelwright.evaluator._referee import Referee
 
 _WHAT_A_FAULT_LEAVES = (Status.RUNTIME_ERROR, Status.TIMEOUT)  # may be a device that does not answer any more
+_WRONG_ANYWHERE = (Status.COMPILE_ERROR, Status.RUNTIME_ERROR, Status.INCORRECT_SHAPE)
+_NOT_ASKED_AGAIN = (Status.UNCHECKED, Status.TIMEOUT)
 _CHECKED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
 
 
@@ -216,6 +218,7 @@ class ProblemSession:
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
         within_s: float | None = None,
+        as_kernelbench: bool = False,
     ) -> Evaluation:
         """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
 
@@ -229,6 +232,8 @@ class ProblemSession:
             rivals: other candidates of the backend, each once, to be timed in the same turns; see ``Timing.rivals``.
             within_s: seconds in which a confirmation should end: it takes fewer process pairs where more do not fit,
                 though never fewer than five, and is not profiled.
+            as_kernelbench: say as well what KernelBench's own rule would have called it; what is refused is started
+                once more for that.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -288,6 +293,7 @@ class ProblemSession:
             profile=progress.profile,
             sandbox=progress.layers or self._referee.sandbox.layers,
             seconds={name: round(seconds, 4) for name, seconds in progress.seconds.items()},
+            as_kernelbench=self._as_kernelbench(candidate, status, progress) if as_kernelbench else None,
         )
         return Evaluation(
             candidate=candidate,
@@ -296,6 +302,31 @@ class ProblemSession:
             environment=environment,
             artifacts=progress.artifacts,
         )
+
+    def _as_kernelbench(self, candidate: Candidate, status: Status, judged: Progress) -> bool | None:
+        """See ``Verdict.as_kernelbench``."""
+        if self.problem.meta.randomness == "distribution" or status in _NOT_ASKED_AGAIN:
+            return None
+        if status is Status.COMPILE_ERROR:
+            return False
+        if status is Status.PASSED and judged.correctness is not None and judged.correctness.kernelbench_allclose:
+            return True  # on more than it looks at
+        progress = Progress(candidate.backend, judged.device, candidate.source)
+        progress.screening = False
+        try:
+            with self._referee.lane(), pinned(self._referee.own_cpu):
+                check_set, checks = self.prepare_for(candidate.backend), self._bench(judged.device).checks
+                side = self._start(candidate, check_set, "build", progress)
+                try:
+                    return checks.allclose_on_its_own(side, check_set)
+                finally:
+                    self._put_away(side, progress)
+        except Refused as refused:
+            return False if refused.status in _WRONG_ANYWHERE else None
+        except WorkerFailed as failed:
+            return False if status_of(failed.failure)[0] in _WRONG_ANYWHERE else None
+        except MachineError:
+            return None  # the verdict stands
 
     def machine_code(self, candidate: Candidate) -> str:
         """Fingerprint of what a candidate's sources are built into; nothing is checked or timed.

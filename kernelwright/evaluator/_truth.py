@@ -37,9 +37,10 @@ _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
 _FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
 _TRUTH_TIMEOUT_S = 120.0
+OWN = "own"  # the distribution of what the problem's get_inputs draws
 ARCHIVED = "archived"  # the distribution of trials that an archive's generators drew
 PROBES = {"normal": "probe", "uniform": "uniform probe"}  # names of the probe's trials, by their distribution
-_NORMAL = frozenset({"own", "normal", "probe"})  # judged without the wider tails of other distributions
+_NORMAL = frozenset({OWN, "normal", "probe"})  # judged without the wider tails of other distributions
 _KEPT = 0.99  # share of the weights that stay in the last draw: whoever looks at a few of them believes that all do
 
 
@@ -318,20 +319,20 @@ class OracleSession:
         if self._random:
             return variant, self._random_trials(variant, full=full), ()
         reserve: tuple[Trial, ...] = ()
-        trials = [self._truth(variant, "own", self._draw(variant))]
+        trials = [self._truth(variant, OWN, self._draw(variant))]
         if full:
-            trials += [self._truth(variant, "own", self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
+            trials += [self._truth(variant, OWN, self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
         for name in _distributions_of(variant)[: max(self._trials, 1)]:
             trial = self._truth(variant, name, self._compose(variant, name))
             if name != "normal" or _well_conditioned(trial, variant):
                 trials.append(trial)
         trials += self._probes(variant, at=len(trials))
         if full:
-            reserve = (self._truth(variant, "own", self._draw(variant)), *self._probes(variant, at=1))
+            reserve = (self._truth(variant, OWN, self._draw(variant)), *self._probes(variant, at=1))
         if variant.required and self._problem.meta.weights == "inputs":
             for draw in range(1, WEIGHT_DRAWS):
                 variant = self._draw_weights(variant, kept=_KEPT if draw == WEIGHT_DRAWS - 1 else 0.0)
-                trials.append(self._truth(variant, "own", self._draw(variant)))
+                trials.append(self._truth(variant, OWN, self._draw(variant)))
         return variant, tuple(trials), reserve
 
     def _random_trials(self, variant: Variant, *, full: bool) -> tuple[Trial, ...]:
@@ -341,7 +342,7 @@ class OracleSession:
             if full
             else _distributions_of(variant)[:_RANDOM_ELSEWHERE]
         )
-        own = self._draws(variant, "own", self._draw(variant))
+        own = self._draws(variant, OWN, self._draw(variant))
         return (own, *(self._draws(variant, name, self._compose(variant, name)) for name in wanted))
 
     def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:

@@ -221,6 +221,7 @@ class FakeSession:
         explain: bool = False,
         rivals: Sequence[Candidate] = (),
         within_s: float | None = None,
+        as_kernelbench: bool = False,
     ) -> Evaluation:
         word = word_of(candidate)
         if rivals:

@@ -301,3 +301,40 @@ def test_a_control_needs_no_kernel_of_its_own(judge_softmax):
     verdict = judge_softmax(library, control=True).verdict
     assert verdict.control
     assert verdict.passed
+
+
+OF_ONE_SHAPE = KERNEL.replace("int64_t cols) {", "int64_t cols) { if (cols != 512) return;")
+BY_TORCH = """
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+"""
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize(
+    ("source", "status", "there"),
+    [
+        (RIGHT, Status.PASSED, True),
+        (BY_TORCH, Status.REWARD_HACK, True),
+        (candidate(kernel=OF_ONE_SHAPE), Status.INCORRECT_NUMERICAL, True),
+        (candidate("y[y < 2e-5] *= 3"), Status.INCORRECT_NUMERICAL, True),
+        (candidate("y.mul_(1.5)"), Status.INCORRECT_NUMERICAL, False),
+        (candidate("y = y[:, :-1]"), Status.INCORRECT_SHAPE, False),
+        (candidate("raise ValueError"), Status.RUNTIME_ERROR, False),
+        (candidate(kernel="not C++"), Status.COMPILE_ERROR, False),
+    ],
+    ids=["right", "torch", "one shape", "small errors", "wrong", "shape", "raises", "no code"],
+)
+def test_what_kernelbenchs_rule_would_have_said_is_known_where_that_is_asked_for(judge_softmax, source, status, there):
+    verdict = judge_softmax(source, time=False, as_kernelbench=True).verdict
+    assert (verdict.status, verdict.as_kernelbench) == (status, there), verdict.reason
+
+
+@pytest.mark.untimed
+def test_kernelbenchs_rule_is_not_asked_unless_somebody_wants_to_know(judge_softmax):
+    assert judge_softmax(BY_TORCH, time=False).verdict.as_kernelbench is None
