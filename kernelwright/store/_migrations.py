@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
+from kernelwright.store._standings import REBUILD, STANDINGS
+
 MIGRATIONS = Migrations("kernelwright")
 APPLICATION_ID = 0x6B777273  # "kwrs", in the header of every store
 
@@ -579,6 +581,13 @@ def m011_samples(db: Database) -> None:
         )
 
 
+def m012_standings(db: Database) -> None:
+    """Tables from which boards of any size are read at once, kept by triggers; the views read them."""
+    db.executescript(STANDINGS)
+    for statement in REBUILD:
+        db.execute(statement)
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -591,6 +600,7 @@ STEPS = (
     m009_variants,
     m010_insights,
     m011_samples,
+    m012_standings,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

@@ -13,6 +13,7 @@ from kernelwright.store._connection import Connection
 from kernelwright.store._errors import named_errors
 from kernelwright.store._memory import Memory
 from kernelwright.store._rows import IntegrityReport
+from kernelwright.store._standings import DERIVED
 
 _COUNTED = (
     "blobs",
@@ -43,7 +44,7 @@ class Upkeep(Memory):
     def check(self) -> IntegrityReport:
         """Verify the file's structure, all references, and the hash of every blob and candidate."""
         damage: list[str] = []
-        for look in (_structure, _references, _blob_hashes, _candidate_hashes):
+        for look in (_structure, _references, _blob_hashes, _candidate_hashes, _derived):
             try:
                 damage += look(self._connection)
             except StoreError as error:
@@ -123,4 +124,16 @@ def _candidate_hashes(connection: Connection) -> list[str]:
         knobs = json.dumps(json.loads(row["knobs_json"]), sort_keys=True).encode()
         if [row["sha256"]] != [sha256_text(bytes(source["content"]) + b"\0" + knobs) for source in sources]:
             damaged.append(f"candidate {row['sha256']} does not match its source and knobs")
+    return damaged
+
+
+def _derived(connection: Connection) -> list[str]:
+    """Tables that triggers keep, held against the evidence that they come from."""
+    damaged = []
+    for table, (kept, meant) in DERIVED.items():
+        both = ((kept, meant), (meant, kept))
+        queries = [f"SELECT count(*) AS n FROM (SELECT * FROM ({a}) EXCEPT SELECT * FROM ({b}))" for a, b in both]
+        wrong = sum(connection.rows(query)[0]["n"] for query in queries)
+        if wrong:
+            damaged.append(f"{wrong} rows of {table} do not follow from the evidence")
     return damaged

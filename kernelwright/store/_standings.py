@@ -1,0 +1,284 @@
+"""What boards are read from: tables that triggers keep in step with the evidence, so that no page looks at all of it.
+
+``rulings`` has the evaluation by which each candidate stands in each environment, ``standings`` what it measured there
+against each baseline, ``improvements`` those standings that were better than all earlier ones of their entrant, and
+``tallies`` counts. They can be made anew from the evidence at any time (:data:`REBUILD`); ``Store.check`` holds them
+against it.
+"""
+
+from __future__ import annotations
+
+# What ranks first: confirmations, since the best of many search timings is too good to be true; then the lower bound.
+RANKING = "confirmed DESC, low DESC, evaluation_id"
+
+# The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards);
+# a search timing rules only while there is none.
+_WITHDRAWN = "EXISTS (SELECT 1 FROM quarantines WHERE quarantines.evaluation_id = {of}.id)"
+_COUNTS = """{of}.control = 0 AND (
+    ({of}.status = 'PASSED' AND {of}.latency_ms IS NOT NULL)
+    OR {of}.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'INCORRECT_NUMERICAL', 'REWARD_HACK', 'QUARANTINED')
+    OR {withdrawn})"""
+_DECIDES = "({of}.confirmed OR {of}.status <> 'PASSED' OR {withdrawn})"
+
+
+def _counts(of: str) -> str:
+    return _COUNTS.format(of=of, withdrawn=_WITHDRAWN.format(of=of))
+
+
+def _decides(of: str) -> str:
+    return _DECIDES.format(of=of, withdrawn=_WITHDRAWN.format(of=of))
+
+
+def _number(path: str) -> str:
+    """A number of a verdict; what is not finite is kept as a word there, and is NULL here."""
+    found = f"json_extract(evaluations.verdict_json, '$.{path}')"
+    return f"iif(typeof({found}) IN ('real', 'integer'), {found}, NULL)"
+
+
+_STANDING = f"""
+    SELECT evaluations.environment_id, speedups.baseline, evaluations.problem_version, candidates.backend,
+        candidates.author, coalesce(json_extract(runs.config_json, '$.recipe'), '') AS recipe, evaluations.confirmed,
+        speedups.low, speedups.median, speedups.high, speedups.faster, evaluations.latency_ms,
+        {_number("own_kernel_share")} AS own_share,
+        {_number("profile.metrics.distance_to_roofline")} AS distance,
+        evaluations.id AS evaluation_id, evaluations.candidate_id, evaluations.run_id, evaluations.created_at
+    FROM speedups
+    JOIN evaluations ON evaluations.id = speedups.evaluation_id
+    JOIN rulings ON rulings.evaluation_id = evaluations.id
+    JOIN candidates ON candidates.id = evaluations.candidate_id
+    LEFT JOIN runs ON runs.id = evaluations.run_id
+    WHERE evaluations.status = 'PASSED' AND evaluations.latency_ms IS NOT NULL
+        AND NOT {_WITHDRAWN.format(of="evaluations")}"""
+
+_RULING = f"""
+    SELECT candidate_id, problem_version, environment_id, id AS evaluation_id, decisive FROM (
+        SELECT evaluations.*, {_decides("evaluations")} AS decisive, row_number() OVER (
+            PARTITION BY candidate_id, problem_version, environment_id
+            ORDER BY {_decides("evaluations")} DESC, id DESC
+        ) AS precedence
+        FROM evaluations WHERE {_counts("evaluations")}
+    ) WHERE precedence = 1"""
+
+_ENTRANT = ("environment_id", "baseline", "problem_version", "backend", "author", "recipe", "confirmed")
+
+
+def _same_entrant(table: str, row: str) -> str:
+    return " AND ".join(f"{table}.{column} = {row}.{column}" for column in _ENTRANT)
+
+
+_IMPROVEMENT = f"""
+    SELECT {", ".join(_ENTRANT)}, evaluation_id, low FROM (
+        SELECT standings.*, max(low) OVER (
+            PARTITION BY {", ".join(_ENTRANT)} ORDER BY evaluation_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before FROM standings
+    ) WHERE (before IS NULL OR low > before)"""
+
+_TALLY = """
+    SELECT evaluations.problem_version, evaluations.environment_id, candidates.backend, candidates.author,
+        coalesce(json_extract(runs.config_json, '$.recipe'), '') AS recipe, coalesce(evaluations.run_id, '') AS run_id,
+        evaluations.status, coalesce(evaluations.failed_stage, '') AS failed_stage, 1 AS evaluations
+    FROM evaluations
+    JOIN candidates ON candidates.id = evaluations.candidate_id
+    LEFT JOIN runs ON runs.id = evaluations.run_id
+    WHERE evaluations.control = 0"""
+_TALLIED = "problem_version, environment_id, backend, author, recipe, run_id, status, failed_stage"
+_COUNT_ONE_MORE = f"""
+    INSERT INTO tallies {_TALLY} AND {{which}}
+    ON CONFLICT ({_TALLIED}) DO UPDATE SET evaluations = evaluations + 1"""
+
+_TABLES = """
+CREATE TABLE rulings (
+    candidate_id TEXT NOT NULL REFERENCES candidates(id),
+    problem_version TEXT NOT NULL REFERENCES problems(version),
+    environment_id TEXT NOT NULL REFERENCES environments(id),
+    evaluation_id TEXT NOT NULL REFERENCES evaluations(id),
+    decisive INTEGER NOT NULL CHECK (decisive IN (0, 1)),
+    PRIMARY KEY (candidate_id, problem_version, environment_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX rulings_by_evaluation ON rulings(evaluation_id);
+
+CREATE TABLE standings (
+    environment_id TEXT NOT NULL REFERENCES environments(id),
+    baseline TEXT NOT NULL,
+    problem_version TEXT NOT NULL REFERENCES problems(version),
+    backend TEXT NOT NULL,
+    author TEXT NOT NULL,
+    recipe TEXT NOT NULL,
+    confirmed INTEGER NOT NULL CHECK (confirmed IN (0, 1)),
+    low REAL NOT NULL,
+    median REAL NOT NULL,
+    high REAL NOT NULL,
+    faster INTEGER NOT NULL CHECK (faster IN (0, 1)),
+    latency_ms REAL NOT NULL,
+    own_share REAL,
+    distance REAL,
+    evaluation_id TEXT NOT NULL REFERENCES evaluations(id),
+    candidate_id TEXT NOT NULL REFERENCES candidates(id),
+    run_id TEXT REFERENCES runs(id),
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (evaluation_id, baseline)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX standings_by_rank
+    ON standings(environment_id, baseline, problem_version, backend, confirmed DESC, low DESC, evaluation_id, median);
+CREATE INDEX standings_by_entrant
+    ON standings(environment_id, baseline, problem_version, backend, author, recipe, confirmed, evaluation_id, low);
+CREATE INDEX standings_by_candidate ON standings(candidate_id);
+
+CREATE TABLE improvements (
+    environment_id TEXT NOT NULL,
+    baseline TEXT NOT NULL,
+    problem_version TEXT NOT NULL,
+    backend TEXT NOT NULL,
+    author TEXT NOT NULL,
+    recipe TEXT NOT NULL,
+    confirmed INTEGER NOT NULL CHECK (confirmed IN (0, 1)),
+    evaluation_id TEXT NOT NULL REFERENCES evaluations(id),
+    low REAL NOT NULL,
+    PRIMARY KEY (environment_id, baseline, problem_version, backend, author, recipe, confirmed, evaluation_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tallies (
+    problem_version TEXT NOT NULL REFERENCES problems(version),
+    environment_id TEXT NOT NULL REFERENCES environments(id),
+    backend TEXT NOT NULL,
+    author TEXT NOT NULL,
+    recipe TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    failed_stage TEXT NOT NULL,
+    evaluations INTEGER NOT NULL CHECK (evaluations > 0),
+    PRIMARY KEY (problem_version, environment_id, backend, author, recipe, run_id, status, failed_stage)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tallies_by_run ON tallies(run_id);
+
+CREATE INDEX evaluations_by_run_and_id ON evaluations(run_id, id);
+CREATE INDEX evaluations_for_quarantine ON evaluations(id) WHERE status IN ('REWARD_HACK', 'QUARANTINED');
+"""
+
+_TRIGGERS = f"""
+CREATE TRIGGER evaluations_rule AFTER INSERT ON evaluations WHEN {_counts("new")} BEGIN
+    INSERT INTO rulings (candidate_id, problem_version, environment_id, evaluation_id, decisive)
+    VALUES (new.candidate_id, new.problem_version, new.environment_id, new.id, {_decides("new")})
+    ON CONFLICT (candidate_id, problem_version, environment_id)
+    DO UPDATE SET evaluation_id = excluded.evaluation_id, decisive = excluded.decisive
+    WHERE (excluded.decisive, excluded.evaluation_id) > (rulings.decisive, rulings.evaluation_id);
+END;
+CREATE TRIGGER evaluations_are_counted AFTER INSERT ON evaluations WHEN new.control = 0 BEGIN
+    {_COUNT_ONE_MORE.format(which="evaluations.id = new.id")};
+END;
+CREATE TRIGGER quarantines_rule AFTER INSERT ON quarantines BEGIN
+    INSERT INTO rulings (candidate_id, problem_version, environment_id, evaluation_id, decisive)
+    SELECT evaluations.candidate_id, evaluations.problem_version, evaluations.environment_id, evaluations.id,
+        {_decides("evaluations")}
+    FROM evaluations
+    JOIN evaluations AS withdrawn ON withdrawn.id = new.evaluation_id
+        AND withdrawn.candidate_id = evaluations.candidate_id
+        AND withdrawn.problem_version = evaluations.problem_version
+        AND withdrawn.environment_id = evaluations.environment_id
+    WHERE {_counts("evaluations")}
+    ORDER BY {_decides("evaluations")} DESC, evaluations.id DESC LIMIT 1
+    ON CONFLICT (candidate_id, problem_version, environment_id)
+    DO UPDATE SET evaluation_id = excluded.evaluation_id, decisive = excluded.decisive;
+END;
+CREATE TRIGGER rulings_change AFTER UPDATE ON rulings BEGIN
+    DELETE FROM standings WHERE evaluation_id = old.evaluation_id;
+    INSERT INTO standings {_STANDING} AND speedups.evaluation_id = new.evaluation_id;
+END;
+CREATE TRIGGER speedups_stand AFTER INSERT ON speedups BEGIN
+    INSERT INTO standings {_STANDING}
+        AND speedups.evaluation_id = new.evaluation_id AND speedups.baseline = new.baseline;
+END;
+CREATE TRIGGER standings_improve AFTER INSERT ON standings BEGIN
+    DELETE FROM improvements
+    WHERE {_same_entrant("improvements", "new")} AND evaluation_id > new.evaluation_id AND low <= new.low
+        AND NOT EXISTS (
+            SELECT 1 FROM improvements AS earlier WHERE {_same_entrant("earlier", "new")}
+            AND earlier.evaluation_id < new.evaluation_id AND earlier.low >= new.low
+        );
+    INSERT INTO improvements
+    SELECT {", ".join(f"new.{column}" for column in _ENTRANT)}, new.evaluation_id, new.low
+    WHERE NOT EXISTS (
+        SELECT 1 FROM improvements AS earlier WHERE {_same_entrant("earlier", "new")}
+        AND earlier.evaluation_id < new.evaluation_id AND earlier.low >= new.low
+    );
+END;
+CREATE TRIGGER standings_fall AFTER DELETE ON standings WHEN EXISTS (
+    SELECT 1 FROM improvements WHERE {_same_entrant("improvements", "old")} AND evaluation_id = old.evaluation_id
+) BEGIN
+    DELETE FROM improvements WHERE {_same_entrant("improvements", "old")} AND evaluation_id >= old.evaluation_id;
+    INSERT INTO improvements
+    SELECT {", ".join(_ENTRANT)}, evaluation_id, low FROM (
+        SELECT standings.*, max(low) OVER (
+            ORDER BY evaluation_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before FROM standings WHERE {_same_entrant("standings", "old")}
+    ) WHERE evaluation_id > old.evaluation_id AND (before IS NULL OR low > before);
+END;
+"""
+
+_VIEWS = f"""
+CREATE VIEW ruling AS
+    SELECT judged.* FROM rulings JOIN judged ON judged.id = rulings.evaluation_id;
+
+CREATE VIEW ranking AS
+    SELECT standings.*, row_number() OVER (
+        PARTITION BY environment_id, baseline, problem_version, backend ORDER BY {RANKING}
+    ) AS rank FROM standings;
+
+CREATE VIEW leaderboard AS
+    SELECT problems.problem AS problem, ranking.environment_id AS environment_id, ranking.baseline AS baseline,
+        ranking.rank AS rank, ranking.median AS median, ranking.low AS low, ranking.high AS high,
+        ranking.faster AS faster, ranking.latency_ms AS latency_ms, evaluations.latency_low_ms AS latency_low_ms,
+        evaluations.latency_high_ms AS latency_high_ms, ranking.confirmed AS confirmed, evaluations.stage AS stage,
+        candidates.sha256 AS candidate, ranking.backend AS backend, ranking.author AS author,
+        ranking.evaluation_id AS evaluation_id, ranking.run_id AS run_id, ranking.created_at AS created_at,
+        problems.variant AS variant, evaluations.inputs AS inputs
+    FROM ranking
+    JOIN current_problems ON current_problems.version = ranking.problem_version
+    JOIN problems ON problems.version = ranking.problem_version
+    JOIN evaluations ON evaluations.id = ranking.evaluation_id
+    JOIN candidates ON candidates.id = ranking.candidate_id;
+
+CREATE VIEW best_per_problem AS SELECT * FROM leaderboard WHERE rank = 1;
+
+-- The best of each entrant on each problem, which is always among its improvements.
+CREATE VIEW best_per_entrant AS
+    SELECT * FROM (
+        SELECT standings.*, row_number() OVER (
+            PARTITION BY standings.environment_id, standings.baseline, standings.problem_version, standings.backend,
+                standings.author, standings.recipe
+            ORDER BY {", ".join(f"standings.{term}" for term in RANKING.split(", "))}
+        ) AS place
+        FROM improvements JOIN standings
+            ON standings.evaluation_id = improvements.evaluation_id AND standings.baseline = improvements.baseline
+    ) WHERE place = 1;
+"""
+
+_DROPPED = ("best_per_problem", "leaderboard", "ruling")
+STANDINGS = f"""
+{_TABLES}
+{"".join(f"DROP VIEW {view};" for view in _DROPPED)}
+{_TRIGGERS}
+{_VIEWS}
+"""
+
+# Statements that make every derived row anew; the triggers on rulings and standings do the rest.
+REBUILD = (
+    "DELETE FROM improvements",
+    "DELETE FROM standings",
+    "DELETE FROM rulings",
+    "DELETE FROM tallies",
+    f"INSERT INTO rulings {_RULING} ORDER BY evaluation_id",
+    f"INSERT INTO standings {_STANDING} ORDER BY evaluations.id",
+    f"{_COUNT_ONE_MORE.format(which='true')}",
+)
+
+# What is derived, and what it must equal: by name, two queries that have the same rows.
+DERIVED = {
+    "rulings": ("SELECT candidate_id, problem_version, environment_id, evaluation_id, decisive FROM rulings", _RULING),
+    "standings": ("SELECT * FROM standings", _STANDING),
+    "improvements": ("SELECT * FROM improvements", _IMPROVEMENT),
+    "tallies": (
+        "SELECT * FROM tallies",
+        f"SELECT {_TALLIED}, count(*) FROM ({_TALLY}) GROUP BY {_TALLIED}",
+    ),
+}
