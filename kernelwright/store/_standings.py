@@ -9,6 +9,7 @@ against it.
 from __future__ import annotations
 
 # What ranks first: confirmations, since the best of many search timings is too good to be true; then the lower bound.
+WITHDRAWN = "withdrawn"
 RANKING = "confirmed DESC, low DESC, evaluation_id"
 
 # The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards);
@@ -86,6 +87,22 @@ _COUNT_ONE_MORE = f"""
     INSERT INTO tallies {_TALLY} AND {{which}}
     ON CONFLICT ({_TALLIED}) DO UPDATE SET evaluations = evaluations + 1"""
 
+# Rules by which something was called a hack or was quarantined; what was withdrawn afterwards has a rule of its own.
+_REFUSAL = f"""
+    SELECT evaluations.id AS evaluation_id, json_extract(finding.value, '$.rule') AS rule, evaluations.problem_version
+    FROM evaluations, json_each(evaluations.verdict_json, '$.findings') AS finding
+    WHERE evaluations.status IN ('REWARD_HACK', 'QUARANTINED')
+        AND json_extract(finding.value, '$.effect') = 'refuses' AND {{which}}
+    UNION
+    SELECT evaluations.id, '{WITHDRAWN}', evaluations.problem_version
+    FROM quarantines JOIN evaluations ON evaluations.id = quarantines.evaluation_id WHERE {{which}}
+    UNION
+    SELECT evaluations.id, lower(evaluations.status), evaluations.problem_version
+    FROM evaluations WHERE evaluations.status IN ('REWARD_HACK', 'QUARANTINED') AND {{which}} AND NOT EXISTS (
+        SELECT 1 FROM json_each(evaluations.verdict_json, '$.findings') AS finding
+        WHERE json_extract(finding.value, '$.effect') = 'refuses'
+    )"""
+
 _TABLES = """
 CREATE TABLE rulings (
     candidate_id TEXT NOT NULL REFERENCES candidates(id),
@@ -151,8 +168,14 @@ CREATE TABLE tallies (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tallies_by_run ON tallies(run_id);
 
-CREATE INDEX evaluations_by_run_and_id ON evaluations(run_id, id);
-CREATE INDEX evaluations_for_quarantine ON evaluations(id) WHERE status IN ('REWARD_HACK', 'QUARANTINED');
+CREATE TABLE refusals (
+    evaluation_id TEXT NOT NULL REFERENCES evaluations(id),
+    rule TEXT NOT NULL,
+    problem_version TEXT NOT NULL REFERENCES problems(version),
+    PRIMARY KEY (evaluation_id, rule)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX refusals_by_rule ON refusals(rule, evaluation_id);
+CREATE INDEX refusals_by_problem ON refusals(problem_version, evaluation_id);
 """
 
 _TRIGGERS = f"""
@@ -165,6 +188,14 @@ CREATE TRIGGER evaluations_rule AFTER INSERT ON evaluations WHEN {_counts("new")
 END;
 CREATE TRIGGER evaluations_are_counted AFTER INSERT ON evaluations WHEN new.control = 0 BEGIN
     {_COUNT_ONE_MORE.format(which="evaluations.id = new.id")};
+END;
+CREATE TRIGGER evaluations_are_refused AFTER INSERT ON evaluations
+WHEN new.status IN ('REWARD_HACK', 'QUARANTINED') BEGIN
+    INSERT INTO refusals {_REFUSAL.format(which="evaluations.id = new.id")};
+END;
+CREATE TRIGGER quarantines_refuse AFTER INSERT ON quarantines BEGIN
+    INSERT OR IGNORE INTO refusals SELECT id, '{WITHDRAWN}', problem_version FROM evaluations
+    WHERE id = new.evaluation_id;
 END;
 CREATE TRIGGER quarantines_rule AFTER INSERT ON quarantines BEGIN
     INSERT INTO rulings (candidate_id, problem_version, environment_id, evaluation_id, decisive)
@@ -267,9 +298,11 @@ REBUILD = (
     "DELETE FROM standings",
     "DELETE FROM rulings",
     "DELETE FROM tallies",
+    "DELETE FROM refusals",
     f"INSERT INTO rulings {_RULING} ORDER BY evaluation_id",
     f"INSERT INTO standings {_STANDING} ORDER BY evaluations.id",
     f"{_COUNT_ONE_MORE.format(which='true')}",
+    f"INSERT INTO refusals {_REFUSAL.format(which='true')}",
 )
 
 # What is derived, and what it must equal: by name, two queries that have the same rows.
@@ -277,6 +310,7 @@ DERIVED = {
     "rulings": ("SELECT candidate_id, problem_version, environment_id, evaluation_id, decisive FROM rulings", _RULING),
     "standings": ("SELECT * FROM standings", _STANDING),
     "improvements": ("SELECT * FROM improvements", _IMPROVEMENT),
+    "refusals": ("SELECT * FROM refusals", _REFUSAL.format(which="true")),
     "tallies": (
         "SELECT * FROM tallies",
         f"SELECT {_TALLIED}, count(*) FROM ({_TALLY}) GROUP BY {_TALLIED}",

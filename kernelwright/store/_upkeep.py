@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kernelwright.errors import StoreError
 from kernelwright.records import sha256_text
+from kernelwright.store._boards import Boards
 from kernelwright.store._connection import Connection
 from kernelwright.store._errors import named_errors
-from kernelwright.store._memory import Memory
 from kernelwright.store._rows import IntegrityReport
 from kernelwright.store._standings import DERIVED
 
@@ -38,7 +38,7 @@ SELECT sha256 FROM blobs WHERE sha256 NOT IN (
 _UNKNOWN_PARENTS = "SELECT DISTINCT parent FROM lineage WHERE parent NOT IN (SELECT sha256 FROM candidates) ORDER BY 1"
 
 
-class Upkeep(Memory):
+class Upkeep(Boards):
     """Methods of the store about its file."""
 
     def check(self) -> IntegrityReport:

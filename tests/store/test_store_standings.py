@@ -103,7 +103,7 @@ def test_a_store_from_before_gets_its_tables_from_its_evidence(tmp_path, make, m
 def test_a_check_sees_what_does_not_follow_from_the_evidence(tmp_path, make, table):
     path = tmp_path / "store.db"
     with Store.open(path) as store:
-        happen(store, make, [("a", "search", 3, "one"), ("a", "confirm", 2, "one")])
+        happen(store, make, [("a", "search", 3, "one"), ("b", "refuse", 1, "one"), ("a", "confirm", 2, "one")])
         other = sqlite3.connect(path, isolation_level=None)
         if table == "standings":
             other.execute("DROP TRIGGER standings_fall")

@@ -1,0 +1,191 @@
+"""What boards and pages read: small answers from the tables that triggers keep, whatever the size of the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.store._memory import Memory
+from kernelwright.store._standings import RANKING
+
+_ENTRANTS = f"""
+SELECT entries.*, problems.problem, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
+    SELECT standings.*, row_number() OVER (
+        PARTITION BY standings.problem_version, standings.author, standings.recipe
+        ORDER BY {", ".join(f"standings.{term}" for term in RANKING.split(", "))}
+    ) AS place
+    FROM improvements JOIN standings
+        ON standings.evaluation_id = improvements.evaluation_id AND standings.baseline = improvements.baseline
+    WHERE improvements.environment_id = :environment AND improvements.baseline = :baseline
+        AND (:backend IS NULL OR improvements.backend = :backend)
+        AND (:version IS NULL OR improvements.problem_version = :version)
+        AND (:until IS NULL OR standings.created_at < :until)
+) AS entries
+JOIN current_problems ON current_problems.version = entries.problem_version
+JOIN problems ON problems.version = entries.problem_version
+JOIN candidates ON candidates.id = entries.candidate_id
+JOIN evaluations ON evaluations.id = entries.evaluation_id
+WHERE entries.place = 1
+ORDER BY problems.problem, entries.{", entries.".join(RANKING.split(", "))}
+"""
+
+_PAGE = """
+SELECT ranked.*, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
+    SELECT * FROM ranking
+    WHERE environment_id = :environment AND baseline = :baseline AND backend = :backend
+        AND problem_version = :version
+    ORDER BY rank LIMIT :limit OFFSET :offset
+) AS ranked
+JOIN candidates ON candidates.id = ranked.candidate_id
+JOIN evaluations ON evaluations.id = ranked.evaluation_id
+ORDER BY ranked.rank
+"""
+
+
+class Boards(Memory):
+    """Methods of the store about how kernels and those who write them stand."""
+
+    def board_places(self) -> list[dict[str, Any]]:
+        """Where something stands: environment, device, baseline, suite, backend, and on how many problems."""
+        return self._connection.rows(
+            "SELECT environment_id AS environment, environments.device, environments.device_class, "
+            "environments.threads, baseline, problems.suite, backend, count(DISTINCT problems.problem) AS problems "
+            "FROM (SELECT DISTINCT environment_id, baseline, problem_version, backend FROM improvements) AS places "
+            "JOIN current_problems ON current_problems.version = places.problem_version "
+            "JOIN problems ON problems.version = places.problem_version "
+            "JOIN environments ON environments.id = places.environment_id "
+            "GROUP BY environment_id, baseline, problems.suite, backend ORDER BY 8 DESC, 1, 5, 6, 7"
+        )
+
+    def entrants(
+        self,
+        environment: str,
+        baseline: str,
+        *,
+        backend: str | None = None,
+        problem: str | None = None,
+        until: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """The best kernel of each entrant (author and recipe) on each problem in use, by the ranking of the store.
+
+        Args:
+            until: as it was then, by what is known today: only what was recorded before this time (ISO 8601, UTC).
+        """
+        return self._connection.rows(
+            _ENTRANTS,
+            {
+                "environment": environment,
+                "baseline": baseline,
+                "backend": backend,
+                "version": None if problem is None else self._version(problem),
+                "until": until,
+            },
+        )
+
+    def ranked(
+        self, problem: str, environment: str, baseline: str, backend: str, *, limit: int = 50, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """Kernels of one problem in one language by rank, as the view ``leaderboard`` has them."""
+        return self._connection.rows(
+            _PAGE,
+            {
+                "version": self._version(problem),
+                "environment": environment,
+                "baseline": baseline,
+                "backend": backend,
+                "limit": limit,
+                "offset": offset,
+            },
+        )
+
+    def speedups_on(self, problem: str, environment: str, baseline: str, backend: str) -> list[float]:
+        """The speedup (median) of every kernel that stands on a problem, in no order."""
+        rows = self._connection.rows(
+            "SELECT median FROM standings "
+            "WHERE environment_id = ? AND baseline = ? AND problem_version = ? AND backend = ?",
+            [environment, baseline, self._version(problem), backend],
+        )
+        return [row["median"] for row in rows]
+
+    def progress(
+        self, environment: str, baseline: str, *, problem: str | None = None, backend: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Every kernel that was better than all earlier ones of its entrant, in the order in which they came."""
+        return self._connection.rows(
+            "SELECT problems.problem, improvements.backend, improvements.author, improvements.recipe, "
+            "improvements.confirmed, improvements.low, standings.median, improvements.evaluation_id, "
+            "standings.created_at FROM improvements "
+            "JOIN current_problems ON current_problems.version = improvements.problem_version "
+            "JOIN problems ON problems.version = improvements.problem_version "
+            "JOIN standings ON standings.evaluation_id = improvements.evaluation_id "
+            "AND standings.baseline = improvements.baseline "
+            "WHERE improvements.environment_id = :environment AND improvements.baseline = :baseline "
+            "AND (:problem IS NULL OR problems.problem = :problem) "
+            "AND (:backend IS NULL OR improvements.backend = :backend) ORDER BY improvements.evaluation_id",
+            {"environment": environment, "baseline": baseline, "problem": problem, "backend": backend},
+        )
+
+    def tallies(
+        self, *, environment: str | None = None, problem: str | None = None, run_id: str | None = None
+    ) -> list[dict[str, Any]]:
+        """How many evaluations ended how, by problem, language, author and recipe; controls are not counted."""
+        given = {
+            "tallies.environment_id = ?": environment,
+            "current_problems.problem = ?": problem,
+            "tallies.run_id = ?": run_id,
+        }
+        wanted = {condition: value for condition, value in given.items() if value is not None}
+        return self._connection.rows(
+            "SELECT current_problems.problem, backend, author, recipe, status, failed_stage, "
+            "sum(evaluations) AS evaluations FROM tallies "
+            "JOIN current_problems ON current_problems.version = tallies.problem_version "
+            f"WHERE {' AND '.join(['1', *wanted])} GROUP BY 1, 2, 3, 4, 5, 6",
+            list(wanted.values()),
+        )
+
+    def problems_in_use(self) -> list[dict[str, Any]]:
+        """Every problem that the store knows, in the version in use, without its text."""
+        return self._connection.rows(
+            "SELECT problems.problem, problems.version, suite, level, name, number, variant, "
+            "coalesce(json_extract(meta_json, '$.category'), 'other') AS category "
+            "FROM current_problems JOIN problems ON problems.version = current_problems.version "
+            "ORDER BY suite, level, number, name"
+        )
+
+    def refused(
+        self, *, problem: str | None = None, rule: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[dict[str, Any]]:
+        """What was called a hack, or quarantined by the referee, or withdrawn afterwards; the latest first.
+
+        Args:
+            rule: only what this rule refused.
+            before: only what was recorded before the evaluation with this id.
+        """
+        given = {
+            "rule = ?": rule,
+            "problem_version IN (SELECT version FROM problems WHERE problem = ?)": problem,
+            "evaluation_id < ?": before,
+        }
+        wanted = {condition: value for condition, value in given.items() if value is not None}
+        return self._connection.rows(
+            "SELECT evaluations.id, candidates.problem, candidates.sha256 AS candidate, candidates.backend, "
+            "candidates.author, evaluations.status, evaluations.failed_stage, evaluations.reason, "
+            "evaluations.created_at, evaluations.run_id, evaluations.verdict_json, "
+            "(SELECT group_concat(reason, '; ') FROM quarantines WHERE evaluation_id = evaluations.id) AS withdrawn, "
+            "(SELECT group_concat(rule, ', ') FROM refusals WHERE evaluation_id = evaluations.id) AS rules "
+            f"FROM (SELECT evaluation_id FROM refusals WHERE {' AND '.join(['1', *wanted])} "
+            "GROUP BY evaluation_id ORDER BY evaluation_id DESC LIMIT ?) AS found "
+            "JOIN evaluations ON evaluations.id = found.evaluation_id "
+            "JOIN candidates ON candidates.id = evaluations.candidate_id ORDER BY evaluations.id DESC",
+            [*wanted.values(), limit],
+        )
+
+    def refusal_rules(self) -> list[dict[str, Any]]:
+        """Rules that refused something, and how often."""
+        return self._connection.rows(
+            "SELECT rule, count(*) AS evaluations FROM refusals GROUP BY rule ORDER BY evaluations DESC, rule"
+        )
+
+    def _version(self, problem: str) -> str:
+        """The version of a problem that is in use; empty where there is none."""
+        rows = self._connection.rows("SELECT version FROM current_problems WHERE problem = ?", [problem])
+        return str(rows[0]["version"]) if rows else ""
