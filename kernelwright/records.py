@@ -349,6 +349,7 @@ class Correctness(Record):
     """What the check saw. Errors are in units of the error budget's scale, dimensionless (1.0 is the budget).
 
     ``archive`` names the archive of input generators that was used besides the fixed distributions; empty for none.
+    ``loads``: by distribution of the inputs, the largest error as a share of the budget, as far as it was checked.
     """
 
     trials: int
@@ -358,6 +359,7 @@ class Correctness(Record):
     error_budget: float
     kernelbench_allclose: bool
     archive: str = ""
+    loads: dict[str, float] = {}
 
 
 class Interval(Record):

@@ -31,9 +31,10 @@ FLOORS = {
     "rl": 4,
     "campaign": 5,
     "bench": 6,
-    "leaderboard": 6,
+    "submissions": 6,
+    "leaderboard": 7,
     "mcp": 6,
-    "cli": 7,
+    "cli": 8,
 }
 # records and errors stand on nothing; config may use both.
 GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}}

@@ -169,7 +169,6 @@ def _side(store: Store, data: RunData, baseline: str, mean: Mean | None) -> Side
 
     run = data.row
     scored = [Scored(found.correct, found.speedup.median if found.speedup else None) for found in data.results]
-    judged = [*data.confirmations, *(one for problem in data.problems for one in data.searched[problem])]
     used = store.problems_spending(run.id, data.problems)
     correct = sum(found.correct for found in data.results)
     return Side(
@@ -182,10 +181,10 @@ def _side(store: Store, data: RunData, baseline: str, mean: Mean | None) -> Side
         fast_p={f"{p:g}": fast_p(scored, p) for p in THRESHOLDS},
         mean=mean,
         evaluations=data.evaluations,
-        device_seconds=sum(sum(one.verdict.seconds.values()) for one in judged),
+        device_seconds=sum(one.seconds for one in data.judged),
         tokens=used.tokens + used.open_tokens,
         cost_usd=None if used.unknown else used.cost_usd + used.open_cost_usd,
-        curve=curve_of(data, baseline),
+        curve=curve_of(data),
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.campaign._campaign import rows_of
 from kernelwright.campaign._paired import Measured
 from kernelwright.campaign._results import RunResult
-from kernelwright.records import Backend, Speedup, Verdict, timed_together
+from kernelwright.records import Backend, Speedup, timed_together
 
 if TYPE_CHECKING:
-    from kernelwright.store import RunRow, Store, StoredEvaluation
+    from kernelwright.store import RunRow, Store
 
 
 class Result(NamedTuple):
@@ -43,6 +43,22 @@ class Result(NamedTuple):
         return Measured(0.0) if self.speedup is None else Measured.of(self.speedup)
 
 
+class Judged(NamedTuple):
+    """An evaluation, as far as a comparison looks at it; ``seconds`` are the referee's."""
+
+    id: str
+    problem: str
+    candidate: str
+    backend: Backend
+    environment: str
+    passed: bool
+    timed: bool
+    speedup: Speedup | None
+    withdrawn: bool
+    is_confirmation: bool
+    seconds: float
+
+
 class RunData(NamedTuple):
     """A run with its evaluations and its result for each of the common problems, in their order.
 
@@ -54,80 +70,108 @@ class RunData(NamedTuple):
     row: RunRow
     problems: tuple[str, ...]
     results: tuple[Result, ...]
-    searched: Mapping[str, Sequence[StoredEvaluation]]
-    confirmations: Sequence[StoredEvaluation]
+    searched: Mapping[str, Sequence[Judged]]
+    confirmations: Sequence[Judged]
 
     @property
     def evaluations(self) -> int:
         """Of the search."""
         return sum(len(judged) for judged in self.searched.values())
 
+    @property
+    def judged(self) -> list[Judged]:
+        """All evaluations."""
+        return [*self.confirmations, *(one for problem in self.problems for one in self.searched[problem])]
+
+
+_JUDGED = """
+SELECT evaluations.id, candidates.problem, candidates.sha256 AS candidate, candidates.backend,
+    evaluations.environment_id AS environment, evaluations.status = 'PASSED' AS passed,
+    evaluations.latency_ms IS NOT NULL AS timed,
+    EXISTS (SELECT 1 FROM quarantines WHERE evaluation_id = evaluations.id) AS withdrawn,
+    evaluations.confirmed OR evaluations.failed_stage IS 'confirm' AS is_confirmation,
+    (SELECT total(value) FROM json_each(evaluations.verdict_json, '$.seconds')) AS seconds,
+    speedups.median, speedups.low, speedups.high, speedups.faster
+FROM evaluations
+JOIN candidates ON candidates.id = evaluations.candidate_id
+LEFT JOIN speedups ON speedups.evaluation_id = evaluations.id AND speedups.baseline = ?
+WHERE evaluations.run_id = ? AND evaluations.control = 0
+ORDER BY evaluations.id
+"""
+
+
+def _judged(row: dict[str, Any]) -> Judged:
+    interval = [row.pop(name) for name in ("median", "low", "high", "faster")]
+    speedup = None
+    if interval[0] is not None:
+        speedup = Speedup(median=interval[0], low=interval[1], high=interval[2], faster=bool(interval[3]))
+    flags = {name: bool(row[name]) for name in ("passed", "timed", "withdrawn", "is_confirmation")}
+    return Judged(**{**row, **flags, "speedup": speedup})
+
 
 def read_run(store: Store, run: RunRow, problems: Sequence[str], baseline: str) -> RunData:
     """What a run has for problems, by their speedup over a baseline."""
-    searched: dict[str, list[StoredEvaluation]] = {problem: [] for problem in problems}
-    confirmations = []
-    for evaluation in store.evaluations(run_id=run.id, control=False, confirmed=False):
-        if evaluation.candidate.problem_id in searched:
-            searched[evaluation.candidate.problem_id].append(evaluation)
-    for evaluation in store.evaluations(run_id=run.id, control=False, confirmed=True):
-        if evaluation.candidate.problem_id in searched:
-            confirmations.append(evaluation)
+    searched: dict[str, list[Judged]] = {problem: [] for problem in problems}
+    confirmations: list[Judged] = []
+    for judged in map(_judged, store.query(_JUDGED, [baseline, run.id])):
+        if judged.problem in searched:
+            (confirmations if judged.is_confirmation else searched[judged.problem]).append(judged)
     rows = {row.problem: row for row in rows_of(store, run.id)}
     results = []
     for problem in problems:
-        kept = [*searched[problem], *(c for c in confirmations if c.candidate.problem_id == problem)]
-        best = best_so_far(searched[problem], baseline, run.config.backend)
+        kept = [*searched[problem], *(c for c in confirmations if c.problem == problem)]
+        best = best_so_far(searched[problem], run.config.backend)
         results.append(_result(rows[problem], kept, best, baseline))
     return RunData(run, tuple(problems), tuple(results), searched, confirmations)
 
 
-def _result(row: RunResult, kept: Sequence[StoredEvaluation], best: Sequence[Verdict | None], baseline: str) -> Result:
+def _result(row: RunResult, kept: Sequence[Judged], best: Sequence[Judged | None], baseline: str) -> Result:
     if row.state in {"done", "failed"} and not row.retry:
         chosen = next((evaluation for evaluation in kept if evaluation.id == row.evaluation), None)
-        if row.candidate is None or (chosen is not None and chosen.quarantined is not None):
+        if row.candidate is None or (chosen is not None and chosen.withdrawn):
             return Result(row, True, withdrawn=row.candidate is not None)
         return Result(row, True, True, row.speedup.get(baseline), row.confirmed)
     found = best[-1] if best else None
-    return Result(row, False) if found is None else Result(row, False, True, found.speedup(baseline))
+    return Result(row, False) if found is None else Result(row, False, True, found.speedup)
 
 
-def best_so_far(judged: Sequence[StoredEvaluation], baseline: str, backend: Backend) -> list[Verdict | None]:
-    """After each evaluation, the verdict on the kernel of the greatest lower bound; None while none has passed.
+def best_so_far(judged: Sequence[Judged], backend: Backend) -> list[Judged | None]:
+    """After each evaluation, that of the kernel of the greatest lower bound; None while none has passed.
 
     A kernel that was judged several times counts by the last of them; one that was quarantined, or timed elsewhere than
     kernels of ``backend`` are, not at all.
     """
-    latest: dict[str, Verdict] = {}
-    found: list[Verdict | None] = []
-    for evaluation in judged:
-        verdict = evaluation.verdict
-        latest.pop(verdict.candidate, None)
-        competes = verdict.timing is None or timed_together(verdict.backend, backend)
-        if verdict.passed and competes and evaluation.quarantined is None:
-            latest[verdict.candidate] = verdict
-        found.append(max(latest.values(), key=lambda known: _bound(known, baseline), default=None))
+    latest: dict[str, Judged] = {}
+    found: list[Judged | None] = []
+    best: Judged | None = None
+    for one in judged:
+        gone = latest.pop(one.candidate, None)
+        competes = not one.timed or timed_together(one.backend, backend)
+        if one.passed and competes and not one.withdrawn:
+            latest[one.candidate] = one
+        if best is not None and gone is best:
+            best = max(latest.values(), key=_bound, default=None)
+        elif one.candidate in latest and (best is None or _bound(one) > _bound(best)):
+            best = one
+        found.append(best)
     return found
 
 
-def curve_of(data: RunData, baseline: str) -> tuple[float, ...]:
+def curve_of(data: RunData) -> tuple[float, ...]:
     """The geometric mean of the best so far after 1, 2, 3... evaluations of each problem; without a kernel it is 1."""
     from kernelwright.evaluator import geometric_mean
 
-    backend = data.row.config.backend
-    lines = [best_so_far(data.searched[problem], baseline, backend) for problem in data.problems]
+    lines = [best_so_far(data.searched[problem], data.row.config.backend) for problem in data.problems]
     length = max((len(line) for line in lines), default=0)
     return tuple(
-        geometric_mean([_ratio(line[min(place, len(line) - 1)] if line else None, baseline) for line in lines])
+        geometric_mean([_ratio(line[min(place, len(line) - 1)] if line else None) for line in lines])
         for place in range(length)
     )
 
 
-def _bound(verdict: Verdict, baseline: str) -> float:
-    speedup = verdict.speedup(baseline)
-    return speedup.low if speedup else 0.0
+def _bound(judged: Judged) -> float:
+    return judged.speedup.low if judged.speedup else 0.0
 
 
-def _ratio(verdict: Verdict | None, baseline: str) -> float:
-    speedup = None if verdict is None else verdict.speedup(baseline)
-    return speedup.median if speedup else 1.0
+def _ratio(judged: Judged | None) -> float:
+    return judged.speedup.median if judged is not None and judged.speedup else 1.0

@@ -43,7 +43,7 @@ def warnings_of(store: Store, a: RunData, b: RunData) -> tuple[str, ...]:
     found = [warning for name, side in sides.items() for warning in _of_run(store, name, side)]
     found += _left_out(a, b)
     found += _of_both(a, b)
-    found += _environments(a, b)
+    found += _environments(store, a, b)
     timed = sum(not (one.untimed or other.untimed) for one, other in zip(a.results, b.results, strict=True))
     if timed < len(a.results):
         found.append(
@@ -118,9 +118,9 @@ def _layers(data: RunData) -> set[str]:
     return {layer for found in data.results for layer in found.row.sandbox}
 
 
-def _environments(a: RunData, b: RunData) -> Iterator[str]:
+def _environments(store: Store, a: RunData, b: RunData) -> Iterator[str]:
     """What differs between the machines, by the environments of all verdicts."""
-    ours, theirs = _environments_of(a), _environments_of(b)
+    ours, theirs = _environments_of(store, a), _environments_of(store, b)
     if not ours or not theirs or {e.id for e in ours} == {e.id for e in theirs}:
         return
     told = []
@@ -131,9 +131,8 @@ def _environments(a: RunData, b: RunData) -> Iterator[str]:
     yield f"environments differ: {'; '.join(told[:_SHOWN]) or 'each has several'}"
 
 
-def _environments_of(data: RunData) -> Sequence[Environment]:
-    judged = [*data.confirmations, *(one for problem in data.problems for one in data.searched[problem])]
-    return list({one.environment.id: one.environment for one in judged}.values())
+def _environments_of(store: Store, data: RunData) -> Sequence[Environment]:
+    return [store.environment(name) for name in dict.fromkeys(one.environment for one in data.judged)]
 
 
 def _problems(count: int) -> str:

@@ -102,12 +102,12 @@ def make_search(
     return Evolution(make, samples=samples)
 
 
-def searches_of(store: Store, run: RunRow) -> tuple[SearchView, ...]:
-    """A run's searches, by problem; empty where its recipe sets up none."""
+def searches_of(store: Store, run: RunRow, problem: str | None = None) -> tuple[SearchView, ...]:
+    """A run's searches, by problem, or that on ``problem`` alone; empty where its recipe sets up none."""
     if run.config.search is None:
         return ()
     by_problem: dict[str, list[Attempt]] = {}
-    for evaluation in store.evaluations(run_id=run.id, control=False, confirmed=False):
+    for evaluation in store.evaluations(run_id=run.id, problem=problem, control=False, confirmed=False):
         by_problem.setdefault(evaluation.candidate.problem_id, []).append(attempt_of_row(evaluation))
     again: dict[str, list[Unjudged]] = {}
     rows: list[tuple[str, Unjudged]] = [*duplicates_of(store, run.id), *fruitless_of(store, run.id)]

@@ -43,7 +43,10 @@ COMMANDS = {
     "recipes": CommandHome("_recipes:recipes", "List and show search recipes."),
     "resume": CommandHome("_optimize:resume", "Go on with a run that was stopped."),
     "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
+    "serve": CommandHome("_serve:serve", "The leaderboard as a web site, with the evidence behind every number."),
     "store": CommandHome("_store:store", "Check and back up the database."),
+    "submissions": CommandHome("_submissions:submissions", "Kernels that others submitted: judge, list, show."),
+    "tokens": CommandHome("_tokens:tokens", "Who may read a public board, and submit to it."),
     "tune": CommandHome("_tune:tune", "Search the best setting of a candidate's knobs."),
     "version": CommandHome("_version:version", "Print the version."),
 }

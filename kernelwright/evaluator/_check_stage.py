@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kernelwright.evaluator._checking import Checker, worse
@@ -48,11 +49,12 @@ class CheckStage:
             The pool that it has mapped then, and the plan of its windows.
         """
         worst, trials, reduced = Judgement(None, "", 0.0, 0.0, True), 0, False
+        loads: dict[str, float] = {}
         try:
             for index in reversed(range(len(check_set.variants))):
                 if len(check_set.variants) > 1:
                     side.set_up(check_set.variants[index])
-                pool, plan, found = self._check_variant(side, check_set, index, progress)
+                pool, plan, found = self._check_variant(side, check_set, index, progress, loads)
                 worst, trials = worse(worst, found.judgement), trials + found.trials
                 reduced = reduced or found.reduced_precision
                 if worst.status is not None:
@@ -70,6 +72,7 @@ class CheckStage:
             error_budget=worst.tolerance,
             kernelbench_allclose=worst.allclose,
             archive=check_set.archive,
+            loads=loads,
         )
         if reduced:
             progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
@@ -78,8 +81,9 @@ class CheckStage:
         return pool, plan
 
     def _check_variant(
-        self, side: Side, check_set: CheckSet, index: int, progress: Progress
+        self, side: Side, check_set: CheckSet, index: int, progress: Progress, loads: dict[str, float]
     ) -> tuple[Pool, Plan, Checked]:
+        """One variant; the largest error by distribution goes into ``loads``."""
         if progress.runs_for_real:
             pool, plan = self._clockwork.rehearse(side, check_set, index)
         else:
@@ -88,8 +92,10 @@ class CheckStage:
         found = checker.check(check_set.trials[index])
         archived = check_set.archived[index] if check_set.archived else ()
         if not archived or found.judgement.status is not None:
+            _add_loads(loads, checker.loads)
             return pool, plan, found
         more = checker.check(archived, passes=1, number_from=_AFTER_THE_FIRST)
+        _add_loads(loads, checker.loads)
         return (
             pool,
             plan,
@@ -167,3 +173,8 @@ class CheckStage:
         trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
         found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)
         return found.judgement.status is None
+
+
+def _add_loads(into: dict[str, float], found: Mapping[str, float]) -> None:
+    for name, load in found.items():
+        into[name] = max(into.get(name, 0.0), min(load, _LARGEST_ERROR))

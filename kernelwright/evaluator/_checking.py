@@ -60,6 +60,7 @@ class Checker:
         self._call_timeout_s = call_timeout_s
         self._before_pass = before_pass or (lambda number: None)
         self._rng = np.random.default_rng(secrets.randbits(128))
+        self.loads: dict[str, float] = {}  # by distribution, the largest error so far as a share of the budget
         self._outputs: dict[int, list[np.ndarray]] = {}
         self._drawn: dict[int, list[list[np.ndarray]]] = {}
 
@@ -124,6 +125,8 @@ class Checker:
             else:
                 found, values = judging.judge_trial(trials[k], variant, claims, self._tolerance_scale)
                 self._outputs[k] = values
+                name = trials[k].distribution if weights == 0 else f"{trials[k].distribution}, other weights"
+                self.loads[name] = max(found.load, self.loads.get(name, 0.0))
             if found.status is not None and trials[k].drawn_by:
                 found = found._replace(reason=f"{found.reason} (inputs of the archive: {trials[k].drawn_by})")
             worst = worse(worst, found)

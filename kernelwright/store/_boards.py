@@ -8,24 +8,23 @@ from kernelwright.store._memory import Memory
 from kernelwright.store._standings import RANKING
 
 _ENTRANTS = f"""
-SELECT entries.*, problems.problem, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
-    SELECT standings.*, row_number() OVER (
-        PARTITION BY standings.problem_version, standings.author, standings.recipe
-        ORDER BY {", ".join(f"standings.{term}" for term in RANKING.split(", "))}
+SELECT standings.*, problems.problem, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
+    SELECT evaluation_id, baseline, row_number() OVER (
+        PARTITION BY problem_version, author, recipe ORDER BY {RANKING}
     ) AS place
-    FROM improvements JOIN standings
-        ON standings.evaluation_id = improvements.evaluation_id AND standings.baseline = improvements.baseline
-    WHERE improvements.environment_id = :environment AND improvements.baseline = :baseline
-        AND (:backend IS NULL OR improvements.backend = :backend)
-        AND (:version IS NULL OR improvements.problem_version = :version)
-        AND (:until IS NULL OR standings.created_at < :until)
-) AS entries
-JOIN current_problems ON current_problems.version = entries.problem_version
-JOIN problems ON problems.version = entries.problem_version
-JOIN candidates ON candidates.id = entries.candidate_id
-JOIN evaluations ON evaluations.id = entries.evaluation_id
-WHERE entries.place = 1
-ORDER BY problems.problem, entries.{", entries.".join(RANKING.split(", "))}
+    FROM improvements
+    WHERE environment_id = :environment AND baseline = :baseline
+        AND (:backend IS NULL OR backend = :backend)
+        AND (:version IS NULL OR problem_version = :version)
+        AND (:until IS NULL OR created_at < :until)
+) AS best
+JOIN standings ON standings.evaluation_id = best.evaluation_id AND standings.baseline = best.baseline
+JOIN current_problems ON current_problems.version = standings.problem_version
+JOIN problems ON problems.version = standings.problem_version
+JOIN candidates ON candidates.id = standings.candidate_id
+JOIN evaluations ON evaluations.id = standings.evaluation_id
+WHERE best.place = 1
+ORDER BY problems.problem, standings.{", standings.".join(RANKING.split(", "))}
 """
 
 _PAGE = """
@@ -106,21 +105,34 @@ class Boards(Memory):
         )
         return [row["median"] for row in rows]
 
+    def rankings_of(self, problem: str) -> list[dict[str, Any]]:
+        """In which environments, against which baselines and in which languages something stands on a problem."""
+        return self._connection.rows(
+            "SELECT environment_id AS environment, environments.device, environments.threads, baseline, backend "
+            "FROM (SELECT DISTINCT environment_id, baseline, backend FROM improvements WHERE problem_version = ?) "
+            "JOIN environments ON environments.id = environment_id ORDER BY 1, 4, 5",
+            [self._version(problem)],
+        )
+
+    def speedups(self, evaluation_id: str) -> list[dict[str, Any]]:
+        """An evaluation's speedups by baseline."""
+        return self._connection.rows(
+            "SELECT baseline, median, low, high, faster FROM speedups WHERE evaluation_id = ? ORDER BY baseline",
+            [evaluation_id],
+        )
+
     def progress(
         self, environment: str, baseline: str, *, problem: str | None = None, backend: str | None = None
     ) -> list[dict[str, Any]]:
         """Every kernel that was better than all earlier ones of its entrant, in the order in which they came."""
         return self._connection.rows(
-            "SELECT problems.problem, improvements.backend, improvements.author, improvements.recipe, "
-            "improvements.confirmed, improvements.low, standings.median, improvements.evaluation_id, "
-            "standings.created_at FROM improvements "
+            "SELECT problems.problem, backend, author, recipe, confirmed, low, median, evaluation_id, "
+            "improvements.created_at FROM improvements "
             "JOIN current_problems ON current_problems.version = improvements.problem_version "
             "JOIN problems ON problems.version = improvements.problem_version "
-            "JOIN standings ON standings.evaluation_id = improvements.evaluation_id "
-            "AND standings.baseline = improvements.baseline "
-            "WHERE improvements.environment_id = :environment AND improvements.baseline = :baseline "
+            "WHERE environment_id = :environment AND baseline = :baseline "
             "AND (:problem IS NULL OR problems.problem = :problem) "
-            "AND (:backend IS NULL OR improvements.backend = :backend) ORDER BY improvements.evaluation_id",
+            "AND (:backend IS NULL OR backend = :backend) ORDER BY evaluation_id",
             {"environment": environment, "baseline": baseline, "problem": problem, "backend": backend},
         )
 

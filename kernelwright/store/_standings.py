@@ -61,6 +61,7 @@ _RULING = f"""
     ) WHERE precedence = 1"""
 
 _ENTRANT = ("environment_id", "baseline", "problem_version", "backend", "author", "recipe", "confirmed")
+_IMPROVED = ", ".join((*_ENTRANT, "evaluation_id", "low", "median", "created_at"))
 
 
 def _same_entrant(table: str, row: str) -> str:
@@ -68,7 +69,7 @@ def _same_entrant(table: str, row: str) -> str:
 
 
 _IMPROVEMENT = f"""
-    SELECT {", ".join(_ENTRANT)}, evaluation_id, low FROM (
+    SELECT {_IMPROVED} FROM (
         SELECT standings.*, max(low) OVER (
             PARTITION BY {", ".join(_ENTRANT)} ORDER BY evaluation_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS before FROM standings
@@ -151,6 +152,8 @@ CREATE TABLE improvements (
     confirmed INTEGER NOT NULL CHECK (confirmed IN (0, 1)),
     evaluation_id TEXT NOT NULL REFERENCES evaluations(id),
     low REAL NOT NULL,
+    median REAL NOT NULL,
+    created_at TEXT NOT NULL,
     PRIMARY KEY (environment_id, baseline, problem_version, backend, author, recipe, confirmed, evaluation_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -227,7 +230,7 @@ CREATE TRIGGER standings_improve AFTER INSERT ON standings BEGIN
             AND earlier.evaluation_id < new.evaluation_id AND earlier.low >= new.low
         );
     INSERT INTO improvements
-    SELECT {", ".join(f"new.{column}" for column in _ENTRANT)}, new.evaluation_id, new.low
+    SELECT {", ".join(f"new.{column}" for column in _IMPROVED.split(", "))}
     WHERE NOT EXISTS (
         SELECT 1 FROM improvements AS earlier WHERE {_same_entrant("earlier", "new")}
         AND earlier.evaluation_id < new.evaluation_id AND earlier.low >= new.low
@@ -238,7 +241,7 @@ CREATE TRIGGER standings_fall AFTER DELETE ON standings WHEN EXISTS (
 ) BEGIN
     DELETE FROM improvements WHERE {_same_entrant("improvements", "old")} AND evaluation_id >= old.evaluation_id;
     INSERT INTO improvements
-    SELECT {", ".join(_ENTRANT)}, evaluation_id, low FROM (
+    SELECT {_IMPROVED} FROM (
         SELECT standings.*, max(low) OVER (
             ORDER BY evaluation_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS before FROM standings WHERE {_same_entrant("standings", "old")}
@@ -273,15 +276,13 @@ CREATE VIEW best_per_problem AS SELECT * FROM leaderboard WHERE rank = 1;
 
 -- The best of each entrant on each problem, which is always among its improvements.
 CREATE VIEW best_per_entrant AS
-    SELECT * FROM (
-        SELECT standings.*, row_number() OVER (
-            PARTITION BY standings.environment_id, standings.baseline, standings.problem_version, standings.backend,
-                standings.author, standings.recipe
-            ORDER BY {", ".join(f"standings.{term}" for term in RANKING.split(", "))}
-        ) AS place
-        FROM improvements JOIN standings
-            ON standings.evaluation_id = improvements.evaluation_id AND standings.baseline = improvements.baseline
-    ) WHERE place = 1;
+    SELECT standings.* FROM (
+        SELECT evaluation_id, baseline, row_number() OVER (
+            PARTITION BY environment_id, baseline, problem_version, backend, author, recipe ORDER BY {RANKING}
+        ) AS place FROM improvements
+    ) AS best JOIN standings
+        ON standings.evaluation_id = best.evaluation_id AND standings.baseline = best.baseline
+    WHERE best.place = 1;
 """
 
 _DROPPED = ("best_per_problem", "leaderboard", "ruling")

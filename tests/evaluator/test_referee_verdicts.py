@@ -338,3 +338,12 @@ def test_what_kernelbenchs_rule_would_have_said_is_known_where_that_is_asked_for
 @pytest.mark.untimed
 def test_kernelbenchs_rule_is_not_asked_unless_somebody_wants_to_know(judge_softmax):
     assert judge_softmax(BY_TORCH, time=False).verdict.as_kernelbench is None
+
+
+@pytest.mark.untimed
+def test_the_error_is_known_by_distribution_of_the_inputs(judge_softmax):
+    right = judge_softmax(RIGHT, time=False).verdict.correctness
+    assert {"own", "normal", "probe"} <= set(right.loads)
+    assert max(right.loads.values()) == pytest.approx(right.max_error / right.error_budget)
+    wrong = judge_softmax(candidate("y.mul_(1.5)"), time=False).verdict.correctness
+    assert max(wrong.loads.values()) > 1

@@ -1,0 +1,159 @@
+"""``kernelwright submissions``."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._tables import table
+from kernelwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelwright.submissions import QueueReport, Spool, SubmissionState
+
+EXIT_NOT_PASSED = 1
+EXIT_MACHINE = 3
+EXIT_INTERRUPTED = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.group()
+def submissions() -> None:
+    """Kernels that others submitted: judge what waits, list, show."""
+
+
+@submissions.command()
+@click.option("--once", is_flag=True, help="End when nothing is left that was not tried; else wait for more.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
+@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@common_options
+def judge(common: Common, once: bool, limit: int | None, **flags: Any) -> int:
+    """Judge submissions, the oldest first: each is checked, and if it passes, confirmed, and then on the board.
+
+    Ctrl-C ends after the session in flight; what was not finished waits again. Exit code 1 where one did not pass.
+    """
+    from kernelwright.submissions import judge_submissions
+
+    settings = common.settings(**flags)
+    spool = _spool(common)
+    with common.open_store(settings) as store, _stop_on_signals() as stopping:
+        if not once:
+            say("waiting for submissions; Ctrl-C ends")
+        report = judge_submissions(
+            settings,
+            store,
+            spool,
+            once=once,
+            tell=lambda line: say(f"  {_plain(line)}"),
+            stop=stopping.is_set,
+            limit=limit,
+            wait=stopping.wait,
+        )
+    waiting = spool.waiting()
+    common.show({**report._asdict(), "waiting": waiting}, f"{_in_words(report)}; {waiting} waiting")
+    if stopping.is_set():
+        say(f"go on with: kernelwright submissions judge{common.store_flag}")
+        return EXIT_INTERRUPTED
+    if report.put_back:
+        return EXIT_MACHINE
+    return EXIT_NOT_PASSED if report.refused or report.failed else 0
+
+
+@submissions.command("list")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@common_options
+def list_submissions(common: Common, limit: int) -> None:
+    """The latest submissions, and where they stand."""
+    from rich.markup import escape
+
+    spool = _spool(common)
+    found = spool.latest(limit)
+    made = table("submission", "submitted", "by", "problem", "state", "status")
+    for state in found:
+        moment = state.created_at.isoformat(" ", "seconds")[:19]
+        status = state.status or _plain(state.reason)[:60]
+        made.add_row(*map(escape, (state.id, moment, state.author, state.problem_id, state.state, status)))
+    for stray in spool.strays():
+        say(f"left alone: {_plain(stray.name)}: {stray.reason}")
+    data = {"submissions": [_data(state) for state in found], "waiting": spool.waiting()}
+    common.show(data, made if found else "no submissions yet")
+
+
+@submissions.command()
+@click.argument("id", metavar="ID")
+@common_options
+def show(common: Common, id: str) -> None:
+    """One submission: where it stands, and why. Its source is in the object that --json prints."""
+    from rich.markup import escape
+
+    spool = _spool(common)
+    state = spool.state(id.upper())
+    if state is None:
+        raise UsageError(f"no submission {id!r}", hint="'kernelwright submissions list' shows the latest")
+    submission = spool.submission(state.id)
+    lines = [
+        f"submission {state.id}: {state.state}{f', {state.status}' if state.status else ''}",
+        f"{state.problem_id} by {state.author}, {state.created_at.isoformat(' ', 'seconds')[:19]}, "
+        f"backend {state.backend or 'as its source shows'}",
+        *([_plain(state.reason)] if state.reason else []),
+        *(f"evaluation {evaluation}" for evaluation in state.evaluations),
+        *([f"note: {_plain(state.note)}"] if state.note else []),
+    ]
+    common.show({**_data(state), "source": submission.source if submission else None}, *map(escape, lines))
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """The first SIGINT or SIGTERM asks for a stop after the session in flight; the second one interrupts it.
+
+    Outside the main thread, where Python allows no handlers, nobody is asked.
+    """
+    stopping = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+        say("ending after the session in flight; once more interrupts it")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _spool(common: Common) -> Spool:
+    from kernelwright.submissions import Spool, places
+
+    return Spool(places(common.settings()).spool_dir)
+
+
+def _data(state: SubmissionState) -> dict[str, Any]:
+    return state.model_dump(mode="json")
+
+
+def _in_words(report: QueueReport) -> str:
+    return (
+        f"{report.passed} passed, {report.refused} did not, {report.failed} could not be judged, "
+        f"{report.put_back} to be tried again"
+    )
+
+
+def _plain(text: str) -> str:
+    """A stranger's text without what a terminal would obey."""
+    return "".join(character if character.isprintable() else " " for character in text)

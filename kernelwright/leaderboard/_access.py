@@ -1,0 +1,203 @@
+"""Who may ask for what: the guard before everything else, and the headers of every answer.
+
+The guard is plain ASGI, so that nothing is parsed, routed or read from the store for a request that it refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kernelwright.errors import KernelwrightError
+
+COOKIE = "kernelwright_token"
+LOGIN = "/login"
+OPEN_PATHS = (LOGIN, "/healthz", "/static/")
+MAX_URL_BYTES = 8_192
+MAX_HEADERS = 64
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::\d{1,5})?")
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Known(Protocol):
+    """What is known of a token."""
+
+    @property
+    def name(self) -> str:
+        """Whose it is."""
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """What it is for: ``read``, ``submit``."""
+
+
+class Verifier(Protocol):
+    """Whoever knows tokens."""
+
+    def verify(self, secret: str) -> Known | None:
+        """What is known of a token; None for one that is wrong, revoked or expired."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a server lets through.
+
+    Attributes:
+        hosts: names by which the server may be asked for, without a port.
+        tokens: who knows tokens; None where there are none.
+        reading_needs_token: whether pages are for holders of a token alone.
+        max_body_bytes: of a request.
+    """
+
+    hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "[::1]"})
+    tokens: Verifier | None = None
+    reading_needs_token: bool = False
+    max_body_bytes: int = 512_000
+    headers: Mapping[str, str] = field(default_factory=lambda: dict(HEADERS))
+
+
+class TooLarge(Exception):
+    """A body that goes beyond the limit while it is read."""
+
+
+class Guard:
+    """Refuses what is not for this server, what comes from other sites' pages, what is too large, and strangers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        answer = self._refusal(scope, headers)
+        guarded = self._with_headers(send, scope["path"])
+        if answer is not None:
+            await answer(scope, receive, guarded)
+            return
+        began = False
+
+        async def told(message: Message) -> None:
+            nonlocal began
+            began = began or message["type"] == "http.response.start"
+            await guarded(message)
+
+        try:
+            await self._app(scope, self._limited(receive), told)
+        except TooLarge:
+            if not began:
+                await self._too_large()(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        hosts = headers.getlist("host")
+        named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if named is None or named[1].lower() not in self._access.hosts:
+            return _plain(421, "this server does not answer to that host name")
+        if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_BYTES:
+            return _plain(414, "the address is too long")
+        if len(scope["headers"]) > MAX_HEADERS:
+            return _plain(431, "too many headers")
+        if scope["method"] not in _SAFE and _is_foreign(headers, hosts[0]):
+            return _plain(403, "this came from another site's page")
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit():
+            return _plain(400, "the content length is no number")
+        if int(length) > self._access.max_body_bytes:
+            return self._too_large()
+        return self._stranger(scope, headers)
+
+    def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
+        """An answer to whoever shows no token where one is needed; else None, and the holder is noted."""
+        given = bearer(headers)
+        try:
+            known = self._access.tokens.verify(given) if given and self._access.tokens is not None else None
+        except KernelwrightError:  # the file of the tokens cannot be read: nobody is let in
+            return _plain(503, "tokens cannot be checked now")
+        scope.setdefault("state", {})["holder"] = known
+        path = scope["path"]
+        if not self._access.reading_needs_token or any(path == p or path.startswith(p) for p in OPEN_PATHS):
+            return None
+        if known is None:
+            if scope["method"] == "GET" and "text/html" in headers.get("accept", "") and not given:
+                return RedirectResponse(LOGIN, status_code=303)
+            return _plain(
+                401, "a token is needed: send it as 'Authorization: Bearer ...'", {"WWW-Authenticate": "Bearer"}
+            )
+        if "read" not in known.scopes:
+            return _plain(403, "this token is not for reading")
+        return None
+
+    def _too_large(self) -> Response:
+        return _plain(413, f"a request may have {self._access.max_body_bytes} bytes at most")
+
+    def _limited(self, receive: Receive) -> Receive:
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._access.max_body_bytes:
+                raise TooLarge
+            return message
+
+        return counted
+
+    def _with_headers(self, send: Send, path: str) -> Send:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._access.headers.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-cache"
+            await send(message)
+
+        return sent
+
+
+def bearer(headers: Headers) -> str:
+    """The token of a request, from its header or its cookie; empty where it has none."""
+    kind, _, secret = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and secret:
+        return secret.strip()
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel is not None else ""
+
+
+def _is_foreign(headers: Headers, host: str) -> bool:
+    """Whether a browser says that another site's page sent this."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and (origin == "null" or urlsplit(origin).netloc.lower() != host.lower())
+
+
+def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return PlainTextResponse(f"{text}\n", status_code=status, headers=dict(headers or {}))

@@ -1,0 +1,194 @@
+"""The application: guard, cache and routes over one store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+
+from kernelwright import __version__
+from kernelwright.errors import StoreError, UsageError
+from kernelwright.leaderboard import (
+    _routes_boards,
+    _routes_kernels,
+    _routes_problems,
+    _routes_quarantine,
+    _routes_runs,
+    _routes_submit,
+)
+from kernelwright.leaderboard._access import COOKIE, Access, Guard
+from kernelwright.leaderboard._cache import Cache, Version
+from kernelwright.leaderboard._reader import Reader
+from kernelwright.leaderboard._site import Site
+from kernelwright.submissions import Spool
+
+_HEADINGS = {
+    400: "That is not understood",
+    401: "A token is needed",
+    403: "That is not allowed",
+    404: "There is no such page",
+    405: "That cannot be done here",
+    409: "That cannot be had",
+    422: "That is not understood",
+    500: "Something broke",
+    503: "Not now",
+}
+_FILES = (".json", ".csv", ".py")
+
+
+def create_app(
+    store: Path,
+    *,
+    access: Access | None = None,
+    spool: Spool | None = None,
+    cache_dir: Path | None = None,
+    poll_s: float = 1.0,
+    cached: bool = True,
+) -> FastAPI:
+    """The leaderboard of a store, as an ASGI application. The store is opened read-only.
+
+    Args:
+        access: what is let through; by default whoever asks for this machine by one of its own names.
+        spool: where submissions are written; None where none are accepted. They need ``access.tokens``.
+        cache_dir: where the lint keeps what it found.
+        poll_s: seconds between two looks at a live run.
+        cached: whether answers are kept as long as the store does not change.
+
+    Raises:
+        StoreError: there is no store there, or it is not up to date.
+        UsageError: submissions without tokens.
+    """
+    access = access or Access()
+    if spool is not None and access.tokens is None:
+        raise UsageError("submissions need tokens", hint="run 'kernelwright tokens create NAME --scope submit'")
+    reader = Reader(store)
+    _ = reader.store  # what is wrong with it is said before anything is served
+    version = Version(store)
+    site = Site(reader, accepts_submissions=spool is not None)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        reader.close()
+        version.close()
+
+    middleware = [Middleware(Guard, access=access)]
+    if cached:
+        middleware.append(Middleware(Cache, version=version))
+    app = FastAPI(
+        title="kernelwright leaderboard",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=life,
+        middleware=middleware,
+        redirect_slashes=False,
+    )
+    app.state.site = site
+    app.include_router(_routes_boards.routes(site))
+    app.include_router(_routes_kernels.routes(site))
+    app.include_router(_routes_problems.routes(site, cache_dir or store.parent))
+    app.include_router(_routes_runs.routes(site, poll_s=poll_s))
+    app.include_router(_routes_quarantine.routes(site))
+    if spool is not None and access.tokens is not None:
+        app.include_router(_routes_submit.routes(site, spool, access.tokens))
+    _add_own(app, site, access)
+    _add_errors(app, site)
+    return app
+
+
+def _add_own(app: FastAPI, site: Site, access: Access) -> None:
+    """What belongs to no page: assets, health, the login, the description."""
+
+    @app.get("/static/{tag}/{name:path}", include_in_schema=False)
+    def asset(tag: str, name: str) -> Response:
+        found = site.assets.answer(tag, name)
+        if found is None:
+            raise HTTPException(404, "there is no such file")
+        return found
+
+    @app.get("/healthz", tags=["server"], summary="Whether the store can be read")
+    def healthz() -> JSONResponse:
+        site.reader.store.query("SELECT 1")
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    @app.get("/docs/api", include_in_schema=False)
+    def api(request: Request) -> Response:
+        return site.page(request, "api.html", rows=_described(app.openapi()))
+
+    if access.tokens is None:
+        return
+    tokens = access.tokens
+
+    @app.get("/login", include_in_schema=False)
+    def login(request: Request) -> Response:
+        return site.page(request, "login.html", wrong=False)
+
+    @app.post("/login", include_in_schema=False)
+    async def log_in(request: Request) -> Response:
+        try:
+            given = parse_qs((await request.body()).decode("ascii"), max_num_fields=4).get("token", [""])[0].strip()
+        except ValueError:
+            given = ""
+        known = await run_in_threadpool(tokens.verify, given) if given else None
+        if known is None:
+            return site.page(request, "login.html", 401, wrong=True)
+        answer = RedirectResponse("/", status_code=303)
+        secure = request.url.scheme == "https"
+        answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", secure=secure, max_age=30 * 86_400)
+        return answer
+
+
+def _add_errors(app: FastAPI, site: Site) -> None:
+    def told(
+        request: Request, status: int, sentence: str, hint: str = "", headers: Mapping[str, str] | None = None
+    ) -> Response:
+        wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.endswith(_FILES)
+        if wants_page:
+            heading = _HEADINGS.get(status, "That did not work")
+            answer: Response = site.page(request, "message.html", status, heading=heading, sentence=sentence, hint=hint)
+        else:
+            answer = JSONResponse({"detail": sentence, "hint": hint}, status_code=status)
+        answer.headers.update(headers or {})
+        return answer
+
+    @app.exception_handler(StarletteHTTPException)
+    def http_error(request: Request, error: StarletteHTTPException) -> Response:
+        return told(request, error.status_code, str(error.detail), headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return told(request, 422, f"{where}: {first['msg']}")
+
+    @app.exception_handler(UsageError)
+    def usage(request: Request, error: UsageError) -> Response:
+        return told(request, 404, error.message, error.hint)
+
+    @app.exception_handler(StoreError)
+    def store(request: Request, error: StoreError) -> Response:
+        return told(request, 503, "the store cannot be read now", "whoever runs this server sees why in its log")
+
+    @app.exception_handler(Exception)
+    def broken(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("something broke; whoever runs this server sees what in its log\n", status_code=500)
+
+
+def _described(openapi: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for path, methods in openapi["paths"].items():
+        for method, about in methods.items():
+            query = [p["name"] for p in about.get("parameters", []) if p["in"] == "query"]
+            rows.append({"method": method.upper(), "path": path, "summary": about.get("summary", ""), "query": query})
+    return rows

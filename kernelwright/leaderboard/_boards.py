@@ -1,0 +1,291 @@
+"""Figures of a board: how each entrant stands on the problems of a suite, against one baseline on one device."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernelwright.errors import UsageError
+from kernelwright.evaluator import sol_score
+from kernelwright.records import VARIANT_MARK
+from kernelwright.store import Store
+
+_DTYPE = re.compile(r"\b(float64|float32|bfloat16|float16|int64|int32|int16|int8|uint8|bool)\[")
+_RESAMPLES = 1000
+SORTS = ("mean", "fast_0", "fast_1", "fast_1.5", "fast_2", "sol", "correct", "coverage", "own", "cost", "entrant")
+THRESHOLDS = (0.0, 1.0, 1.5, 2.0)
+
+
+class Place(NamedTuple):
+    """Which board: a suite on a device against a baseline."""
+
+    suite: str
+    environment: str
+    baseline: str
+
+
+class Filters(NamedTuple):
+    """What narrows a board; None leaves it as it is.
+
+    ``sizes``: ``own`` for problems as their files have them, ``changed`` for those in other sizes or variants.
+    ``until``: the board as it was then, an ISO date or time, by what is known today.
+    """
+
+    level: int | None = None
+    category: str | None = None
+    backend: str | None = None
+    dtype: str | None = None
+    until: str | None = None
+    sizes: str = "own"
+
+
+class Entry(NamedTuple):
+    """An entrant's row.
+
+    Attributes:
+        mean: geometric mean of its speedups over all problems of the board, one without a kernel counting as 1; with
+            a 95% interval over problems. ``solved_mean``: over those with a kernel alone.
+        fast: by p, the share of the board's problems that it solved more than p times as fast as the baseline.
+        correct_rate: share of its judged candidates that passed. ``coverage``: share of problems that it tried.
+        confirmed: of its kernels that count, how many were confirmed in fresh processes.
+        cost_usd: of the runs that wrote them; None where it is not known.
+    """
+
+    author: str
+    recipe: str
+    mean: float
+    low: float
+    high: float
+    solved_mean: float | None
+    fast: Mapping[str, float]
+    sol: float | None
+    correct_rate: float | None
+    coverage: float
+    own_share: float | None
+    cost_usd: float | None
+    solved: int
+    confirmed: int
+    judged: int
+    passed: int
+
+
+class Board(NamedTuple):
+    """A board with its rows, the problems that it is over, and what its filters can be set to."""
+
+    place: Place
+    filters: Filters
+    entries: Sequence[Entry]
+    problems: Sequence[str]
+    best: Mapping[str, Mapping[str, Any]]  # by problem: the row of the kernel that ranks first
+    choices: Mapping[str, Sequence[Any]]
+
+
+def places_of(store: Store) -> list[dict[str, Any]]:
+    """Where something stands, the fullest first: suite, environment, device, baseline, problems."""
+    found: dict[Place, dict[str, Any]] = {}
+    for row in store.board_places():
+        key = Place(row["suite"], row["environment"], row["baseline"])
+        known = found.setdefault(key, {**row, "backends": []})
+        known["backends"].append(row["backend"])
+        known["problems"] = max(known["problems"], row["problems"])
+    return list(found.values())
+
+
+def choose_place(
+    places: Sequence[Mapping[str, Any]], suite: str | None, environment: str | None, baseline: str | None
+) -> Place | None:
+    """The place that was asked for; what was left open is taken from the fullest one that fits, eager first.
+
+    Raises:
+        UsageError: nothing stands there.
+    """
+    wanted = {"suite": suite, "environment": environment, "baseline": baseline}
+    fitting = [place for place in places if all(value in (None, place[key]) for key, value in wanted.items())]
+    if not fitting:
+        if any(wanted.values()):
+            said = ", ".join(f"{key} {value!r}" for key, value in wanted.items() if value)
+            raise UsageError(f"nothing stands on a board of {said}", hint="leave one of them out")
+        return None
+    best = max(fitting, key=lambda place: (place["problems"], place["baseline"] == "eager"))
+    return Place(best["suite"], best["environment"], best["baseline"])
+
+
+def board_of(store: Store, place: Place, filters: Filters, costs: Mapping[tuple[str, str], float | None]) -> Board:
+    """A board.
+
+    Args:
+        costs: dollars by author and recipe; who is missing cost nothing.
+    """
+    rows = store.entrants(place.environment, place.baseline, backend=filters.backend, until=filters.until)
+    dtypes = {row["problem"]: dtype_of(row["inputs"]) for row in rows}
+    suite = [row for row in store.problems_in_use() if row["suite"] == place.suite]
+    asked = [row for row in suite if _is_asked(row, filters, dtypes)]
+    names = [row["problem"] for row in asked]
+    known = set(names)
+    rows = [row for row in rows if row["problem"] in known]
+    tallies = [row for row in store.tallies(environment=place.environment) if row["problem"] in known]
+    if filters.backend is not None:
+        tallies = [row for row in tallies if row["backend"] == filters.backend]
+    by_entrant: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_entrant[row["author"], row["recipe"]].append(row)
+    counted: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in tallies:
+        counted[row["author"], row["recipe"]].append(row)
+    entries = [
+        _entry(entrant, by_entrant.get(entrant, []), counted.get(entrant, []), len(names), costs.get(entrant, 0.0))
+        for entrant in sorted({*by_entrant, *counted})
+    ]
+    best: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        held = best.get(row["problem"])
+        if held is None or _standing(row) > _standing(held):
+            best[row["problem"]] = row
+    choices = {
+        "level": sorted({row["level"] for row in suite}),
+        "category": sorted({row["category"] for row in suite}),
+        "dtype": sorted({dtype for dtype in dtypes.values() if dtype}),
+    }
+    return Board(place, filters, entries, names, best, choices)
+
+
+def sort_entries(entries: Iterable[Entry], sort: str, *, ascending: bool = False) -> list[Entry]:
+    """Entries by a column; those without a figure last."""
+
+    def key(entry: Entry) -> tuple[bool, float]:
+        value = _figure(entry, sort)
+        return (value is None, 0.0 if value is None else value if ascending else -value)
+
+    named = sorted(entries, key=lambda entry: (entry.author, entry.recipe), reverse=sort == "entrant" and not ascending)
+    return named if sort == "entrant" else sorted(named, key=key)
+
+
+def progress_of(store: Store, place: Place, problems: Sequence[str], backend: str | None) -> list[dict[str, Any]]:
+    """The board's best so far: each time that a problem's best kernel changed, the geometric mean over all problems.
+
+    Of each problem the best confirmed kernel so far counts where there is one, else the best of the searches; one
+    without a kernel counts as 1, and so does one whose best is slower than the baseline.
+    """
+    known = dict.fromkeys(problems, 0.0)
+    confirmed: dict[str, float] = {}
+    searched: dict[str, float] = {}
+    points = []
+    total = 0.0
+    for row in store.progress(place.environment, place.baseline, backend=backend):
+        problem = row["problem"]
+        if problem not in known:
+            continue
+        into = confirmed if row["confirmed"] else searched
+        into[problem] = max(into.get(problem, 0.0), row["median"])
+        value = max(0.0, math.log(confirmed.get(problem, searched.get(problem, 1.0))))
+        if value != known[problem]:
+            total += value - known[problem]
+            known[problem] = value
+            points.append({"at": row["created_at"], "mean": math.exp(total / len(known)), "by": row["author"]})
+    return points
+
+
+def dtype_of(inputs: str) -> str:
+    """The first dtype that inputs in words name; empty where they name none."""
+    found = _DTYPE.search(inputs or "")
+    return found[1] if found else ""
+
+
+def _is_asked(row: Mapping[str, Any], filters: Filters, dtypes: Mapping[str, str]) -> bool:
+    changed = VARIANT_MARK in row["problem"]
+    return (
+        changed == (filters.sizes == "changed")
+        and filters.level in (None, row["level"])
+        and filters.category in (None, row["category"])
+        and filters.dtype in (None, dtypes.get(row["problem"]))
+    )
+
+
+def _standing(row: Mapping[str, Any]) -> tuple[int, float]:
+    return row["confirmed"], row["low"]
+
+
+def _entry(
+    entrant: tuple[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    tallies: Sequence[Mapping[str, Any]],
+    problems: int,
+    cost_usd: float | None,
+) -> Entry:
+    best: dict[str, Mapping[str, Any]] = {}
+    for row in rows:  # of several languages the best one counts
+        held = best.get(row["problem"])
+        if held is None or _standing(row) > _standing(held):
+            best[row["problem"]] = row
+    speedups = [row["median"] for row in best.values()]
+    logs = np.zeros(problems)
+    logs[: len(speedups)] = np.log(speedups) if speedups else 0.0
+    mean, low, high = _mean(logs)
+    sols = [score for row in best.values() if (score := _sol(row)) is not None]
+    shares = [row["own_share"] for row in best.values() if row["own_share"] is not None]
+    judged = sum(row["evaluations"] for row in tallies)
+    passed = sum(row["evaluations"] for row in tallies if row["status"] == "PASSED")
+    tried = {row["problem"] for row in tallies} | set(best)
+    return Entry(
+        author=entrant[0],
+        recipe=entrant[1],
+        mean=mean,
+        low=low,
+        high=high,
+        solved_mean=math.exp(float(np.mean(np.log(speedups)))) if speedups else None,
+        fast={f"{p:g}": sum(s > p for s in speedups) / problems for p in THRESHOLDS},
+        sol=sum(sols) / len(sols) if sols else None,
+        correct_rate=passed / judged if judged else None,
+        coverage=len(tried) / problems,
+        own_share=sum(shares) / len(shares) if shares else None,
+        cost_usd=cost_usd,
+        solved=len(best),
+        confirmed=sum(row["confirmed"] for row in best.values()),
+        judged=judged,
+        passed=passed,
+    )
+
+
+def _mean(logs: np.ndarray) -> tuple[float, float, float]:
+    """The geometric mean of speedups given by their logarithms, with a 95% bootstrap interval over problems."""
+    mean = float(np.mean(logs))
+    if len(logs) < 2:
+        return math.exp(mean), math.exp(mean), math.exp(mean)
+    low, high = np.quantile(_resamples(len(logs)) @ logs, (0.025, 0.975))
+    return math.exp(mean), math.exp(float(low)), math.exp(float(high))
+
+
+@lru_cache(maxsize=8)
+def _resamples(count: int) -> np.ndarray:
+    """Bootstrap samples as shares of each of ``count`` problems: (resamples, count)."""
+    rng = np.random.default_rng(0)
+    shares: np.ndarray = rng.multinomial(count, [1 / count] * count, _RESAMPLES) / count
+    return shares
+
+
+def _sol(row: Mapping[str, Any]) -> float | None:
+    distance, time_ms = row["distance"], row["latency_ms"]
+    if not distance or distance <= 0:
+        return None
+    light_ms, baseline_ms = time_ms / distance, time_ms * row["median"]
+    return sol_score(time_ms, baseline_ms, light_ms) if baseline_ms > light_ms else None
+
+
+def _figure(entry: Entry, sort: str) -> float | None:
+    if sort.startswith("fast_"):
+        return entry.fast[sort.removeprefix("fast_")]
+    figures = {
+        "mean": entry.mean,
+        "sol": entry.sol,
+        "correct": entry.correct_rate,
+        "coverage": entry.coverage,
+        "own": entry.own_share,
+        "cost": entry.cost_usd,
+    }
+    return figures[sort]

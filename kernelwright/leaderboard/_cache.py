@@ -1,0 +1,130 @@
+"""Answers that were given before, as long as nothing was written since.
+
+SQLite counts what other connections commit (``PRAGMA data_version``): where that number is the same, so is every page.
+A store that is being written to changes all the time; its pages are at most ``STALE_S`` old.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+STALE_S = 2.0
+MOST_BYTES = 64_000_000
+LEAST_ZIPPED = 800
+_NEVER = ("/submissions", "/submit", "/login", "/static/", "/healthz")
+_ZIPPED = ("text/", "application/json", "image/svg")
+
+
+class Version:
+    """Says whether a store changed. One connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        """A number that is another one after every commit."""
+        with self._lock:
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._connection.close()
+
+
+class _Kept(NamedTuple):
+    version: int
+    made_s: float
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    zipped: bytes | None
+    tag: str
+
+
+class Cache:
+    """Keeps whole answers to GET requests by their address, compressed once."""
+
+    def __init__(self, app: ASGIApp, version: Callable[[], int], *, most_bytes: int = MOST_BYTES) -> None:
+        self._app = app
+        self._version = version
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[tuple[str, bytes, bool], _Kept] = OrderedDict()
+        self._bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or scope["method"] != "GET" or path.startswith(_NEVER) or path.endswith("/events"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        key = (path, scope["query_string"], headers.get("hx-request") == "true")
+        version, now_s = self._version(), time.monotonic()
+        kept = self._kept.get(key)
+        if kept is None or (kept.version != version and now_s - kept.made_s > STALE_S):
+            kept = await self._made(scope, receive, version, now_s)
+            self._keep(key, kept)
+        else:
+            self._kept.move_to_end(key)
+        await self._answer(kept, headers)(scope, receive, send)
+
+    async def _made(self, scope: Scope, receive: Receive, version: int, now_s: float) -> _Kept:
+        start: Message = {}
+        parts: list[bytes] = []
+
+        async def collect(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+            elif message["type"] == "http.response.body":
+                parts.append(message.get("body", b""))
+
+        await self._app(scope, receive, collect)
+        body = b"".join(parts)
+        headers = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
+        kind = dict(headers).get(b"content-type", b"").decode("latin-1")
+        zips = len(body) >= LEAST_ZIPPED and kind.startswith(_ZIPPED)
+        zipped = gzip.compress(body, 6, mtime=0) if zips else None
+        tag = f'W/"{hashlib.sha256(body).hexdigest()[:24]}"'
+        return _Kept(version, now_s, start["status"], headers, body, zipped, tag)
+
+    def _keep(self, key: tuple[str, bytes, bool], made: _Kept) -> None:
+        if made.status != 200:
+            return
+        old = self._kept.pop(key, None)
+        self._bytes -= _size(old) if old is not None else 0
+        self._kept[key] = made
+        self._bytes += _size(made)
+        while self._bytes > self._most_bytes and self._kept:
+            _, gone = self._kept.popitem(last=False)
+            self._bytes -= _size(gone)
+
+    @staticmethod
+    def _answer(kept: _Kept, headers: Headers) -> Response:
+        more = [*kept.headers, (b"vary", b"Accept-Encoding, HX-Request"), (b"etag", kept.tag.encode())]
+        if kept.status == 200 and headers.get("if-none-match") == kept.tag:
+            answer = Response(status_code=304)
+            answer.raw_headers = [(b"etag", kept.tag.encode()), (b"vary", b"Accept-Encoding, HX-Request")]
+            return answer
+        body = kept.body
+        if kept.zipped is not None and "gzip" in headers.get("accept-encoding", ""):
+            body = kept.zipped
+            more.append((b"content-encoding", b"gzip"))
+        answer = Response(body, status_code=kept.status)
+        answer.raw_headers = [*more, (b"content-length", str(len(body)).encode())]
+        return answer
+
+
+def _size(kept: _Kept) -> int:
+    return len(kept.body) + len(kept.zipped or b"") + 500

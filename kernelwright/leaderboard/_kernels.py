@@ -1,0 +1,205 @@
+"""All that is known of a kernel: where it came from, what the referee said, and what led to it."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kernelwright.errors import UsageError
+from kernelwright.leaderboard._site import path_of
+from kernelwright.leaderboard._svg import Ceiling, Node, by_role, histogram, lineage, roofline
+from kernelwright.records import Candidate, Profile, Verdict
+from kernelwright.store import Note, Store, StoredEvaluation
+
+_ANCESTORS = 4  # generations that are drawn
+_WIDEST = 6  # kernels of a generation that are drawn
+_CHILDREN = 6
+_REPLY_CHARS = 6_000
+_METRICS = {
+    "arithmetic_intensity": "operations per byte",
+    "gflops": "GFLOP/s",
+    "gbytes_per_s": "GB/s",
+    "time_memory_ms": "ms that its necessary memory traffic takes at the machine's bandwidth",
+    "time_compute_ms": "ms that its arithmetic takes at the machine's peak",
+    "time_instructions_ms": "ms that issuing its instructions takes",
+    "overhead_ms": "ms of calls",
+    "distance_to_roofline": "times slower than the roofline allows",
+    "instructions_per_call": "instructions a call",
+    "instructions_per_flop": "instructions for each floating-point operation",
+    "traffic_ratio": "bytes moved over the necessary ones, from cold caches",
+    "l1_misses_per_call": "first-level cache misses a call",
+    "llc_misses_per_call": "last-level cache misses a call",
+    "branch_misses_per_call": "mispredicted branches a call",
+    "code_bytes": "bytes of machine code",
+    "vector_bits": "bits of its widest vectors",
+    "vectorised_loops": "loops that the compiler vectorised",
+    "missed_loops": "loops that it did not",
+    "explicit_vector_loops": "loops written with vector types",
+    "kernel_calls": "calls of own kernels in one forward",
+    "own_share": "share of the time in own kernels",
+}
+
+
+class Lead(NamedTuple):
+    """What led to a kernel: the Judge's advice on its parents, and the model's reply with its prompt."""
+
+    notes: Sequence[Note]
+    replies: Sequence[Mapping[str, Any]]
+
+
+def find(
+    store: Store, sha: str, problem: str | None, evaluation: str | None
+) -> tuple[Candidate, StoredEvaluation | None]:
+    """A kernel and the evaluation that is shown of it: the one asked for, else the one that it stands by.
+
+    Raises:
+        UsageError: there is none, or several problems have it and none is named.
+    """
+    if evaluation:
+        shown = store.evaluation(evaluation)
+        if not shown.candidate.sha256.startswith(sha):
+            raise UsageError("that evaluation is of another kernel")
+        return shown.candidate, shown
+    try:
+        candidate = store.candidate(sha, problem=problem or None)
+    except UsageError:
+        rows = store.query("SELECT problem FROM candidates WHERE sha256 = ? ORDER BY problem", [sha])
+        if problem or not rows:
+            raise
+        candidate = store.candidate(sha, problem=rows[0]["problem"])
+    rows = store.query(
+        "SELECT rulings.evaluation_id AS id FROM rulings JOIN candidates ON candidates.id = rulings.candidate_id "
+        "WHERE candidates.sha256 = ? AND candidates.problem = ? ORDER BY decisive DESC, rulings.evaluation_id DESC",
+        [candidate.sha256, candidate.problem_id],
+    ) or store.query(
+        "SELECT evaluations.id AS id FROM evaluations JOIN candidates ON candidates.id = evaluations.candidate_id "
+        "WHERE candidates.sha256 = ? AND candidates.problem = ? ORDER BY evaluations.id DESC LIMIT 1",
+        [candidate.sha256, candidate.problem_id],
+    )
+    return candidate, store.evaluation(rows[0]["id"]) if rows else None
+
+
+def commands(candidate: Candidate, store_name: str) -> dict[str, str]:
+    """The commands that show a kernel, and judge it again."""
+    words = ["-p", candidate.problem_id, "--store", store_name]
+    named = " ".join(map(shlex.quote, [candidate.sha256[:16], *words]))
+    return {
+        "verify": f"kernelwright kernels verify {named}",
+        "show": f"kernelwright kernels show {named}",
+        "export": f"kernelwright kernels export {named} -o kernel.py",
+    }
+
+
+def metric_rows(profile: Profile | None) -> list[dict[str, Any]]:
+    """A profile's figures with what they say, known ones first."""
+    if profile is None:
+        return []
+    known = [name for name in _METRICS if name in profile.metrics]
+    rest = sorted(set(profile.metrics) - set(known))
+    return [
+        {"metric": name, "value": profile.metrics[name], "meaning": _METRICS.get(name, "")} for name in [*known, *rest]
+    ]
+
+
+def roofline_of(verdict: Verdict) -> Any:
+    """Where a kernel lies under its machine's roof; empty where that is not known."""
+    profile, timing = verdict.profile, verdict.timing
+    if profile is None or timing is None:
+        return ""
+    found = profile.metrics
+    needed = ("arithmetic_intensity", "gflops", "gbytes_per_s", "time_memory_ms", "time_compute_ms")
+    if any(found.get(name, 0.0) <= 0 for name in needed):
+        return ""
+    latency = timing.latency_ms.median
+    ceiling = Ceiling(
+        gflop_s=found["gflops"] * latency / found["time_compute_ms"],
+        gb_s=found["gbytes_per_s"] * latency / found["time_memory_ms"],
+    )
+    return roofline(found["arithmetic_intensity"], found["gflops"], ceiling, "Roofline")
+
+
+def timing_plot(shown: StoredEvaluation) -> Any:
+    """The latency of every window that was timed, by whose it was."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    for sample in shown.evaluation.samples:
+        samples[sample.role].append(sample.latency_ms)
+    return histogram(by_role(samples), "latency in ms, mean of a window of calls", "Timing samples", log=True)
+
+
+def family(store: Store, candidate: Candidate) -> tuple[Any, list[Candidate]]:
+    """The drawing of a kernel's ancestors and children, and its ancestors, the nearest first."""
+    edges = store.lineage(candidate.sha256)
+    levels: dict[str, int] = {candidate.sha256: 0}
+    for edge in edges:
+        levels.setdefault(edge.parent, edge.depth)
+    children = store.query(
+        "SELECT DISTINCT child, parent FROM lineage WHERE parent = ? AND problem = ? AND child <> ? "
+        "ORDER BY child LIMIT ?",
+        [candidate.sha256, candidate.problem_id, candidate.sha256, _CHILDREN],
+    )
+    below = [row["child"] for row in children if row["child"] not in levels]
+    near = [sha for sha, depth in levels.items() if depth <= _ANCESTORS]
+    told = _told(store, [*near, *below], candidate.problem_id)
+    rows: list[list[Node]] = []
+    for depth in range(_ANCESTORS, -1, -1):
+        here = [sha for sha in near if levels[sha] == depth][:_WIDEST]
+        if here:
+            rows.append([_node(sha, told.get(sha), candidate) for sha in here])
+    if below:
+        rows.append([_node(sha, told.get(sha), candidate) for sha in below])
+    drawn = [(edge.parent, edge.child) for edge in edges] + [(row["parent"], row["child"]) for row in children]
+    ancestors = []
+    for sha in (sha for sha, depth in levels.items() if depth > 0):
+        try:
+            ancestors.append(store.candidate(sha, problem=candidate.problem_id))
+        except UsageError:
+            continue  # an ancestor that was never judged here
+        if len(ancestors) == 12:
+            break
+    return (lineage(rows, drawn, "Lineage") if len(told) > 1 else ""), ancestors
+
+
+def _told(store: Store, shas: Sequence[str], problem: str) -> dict[str, dict[str, Any]]:
+    """By hash: the operator that made a kernel, and how it fared."""
+    marks = ", ".join("?" * len(shas))
+    rows = store.query(
+        "SELECT candidates.sha256, candidates.operator, max(standings.median) AS median, "
+        "(SELECT status FROM evaluations WHERE candidate_id = candidates.id ORDER BY id DESC LIMIT 1) AS status "
+        "FROM candidates LEFT JOIN standings ON standings.candidate_id = candidates.id "
+        f"WHERE candidates.problem = ? AND candidates.sha256 IN ({marks}) GROUP BY candidates.id",
+        [problem, *shas],
+    )
+    return {row["sha256"]: row for row in rows}
+
+
+def _node(sha: str, told: Mapping[str, Any] | None, shown: Candidate) -> Node:
+    href = "" if told is None else f"{path_of('kernels', sha)}?problem={path_of(shown.problem_id)[1:]}"
+    if told is None:
+        return Node(sha, sha[:10], "", "not judged here", sha == shown.sha256)
+    fared = f"{told['median']:.2f}x" if told["median"] is not None else str(told["status"] or "").lower()
+    return Node(sha, f"{sha[:8]} {told['operator'][:9]}", href, fared, sha == shown.sha256)
+
+
+def lead_of(store: Store, candidate: Candidate, shown: StoredEvaluation | None) -> Lead:
+    """What led to a kernel, in the run that judged it."""
+    notes: list[Note] = []
+    for parent in candidate.parents[:4]:
+        notes += [n for n in store.notes(candidate=parent) if shown is None or n.run_id in (None, shown.run_id)]
+    if shown is not None and shown.step is not None:
+        notes = [note for note in notes if note.step is None or note.step <= shown.step]
+    replies: list[dict[str, Any]] = []
+    if shown is not None and shown.run_id is not None and shown.step is not None:
+        rows = store.query(
+            "SELECT call_id, role, sample, attempt, prompt_sha256 FROM llm_uses "
+            "WHERE run_id = ? AND problem = ? AND step = ? AND role NOT LIKE 'judge%' "
+            "ORDER BY role, sample, attempt LIMIT 8",
+            [shown.run_id, candidate.problem_id, shown.step],
+        )
+        matching = [row for row in rows if row["prompt_sha256"] == candidate.prompt_sha256]
+        for row in matching or rows:
+            reply = store.reply(row["call_id"])
+            text, cut = reply.text[:_REPLY_CHARS], len(reply.text) > _REPLY_CHARS
+            replies.append({**row, "call": reply.call, "text": text, "cut": cut})
+    return Lead(notes[-4:], replies)

@@ -1,0 +1,231 @@
+"""Runs: how they stand, live; what was said in them; and two beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from kernelwright.errors import KernelwrightError, UsageError
+from kernelwright.leaderboard import _runs as runs
+from kernelwright.leaderboard._site import Site
+from kernelwright.leaderboard._tables import Form, as_file
+from kernelwright.store import RunRow
+
+PAGE = 50
+_REPLIES = 40
+_POLL_S = 1.0
+_BEAT_S = 15.0
+_MOST_LISTENERS = 256
+_MOST_COMPARED = 6_000  # evaluations of a run: a comparison reads all of them
+RunId = Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]
+Text = Annotated[str | None, Query(max_length=300)]
+
+
+def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
+    """The routes of runs."""
+    router = APIRouter(tags=["runs"])
+    listeners = 0
+
+    @router.get("/runs", response_class=Response, summary="Runs as a page")
+    def run_list(request: Request, before: Text = None) -> Response:
+        rows = runs.run_list(site.reader.store, before=before or None, limit=PAGE)
+        return site.page(request, "runs.html", section="runs", rows=rows, page_size=PAGE, before=before or "")
+
+    @router.get("/runs.{form}", response_class=Response, summary="Runs")
+    def run_list_file(form: Form, before: Text = None, limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> Response:
+        return as_file(form, runs.run_list(site.reader.store, before=before or None, limit=limit))
+
+    @router.get("/compare", response_class=Response, summary="Two runs beside each other")
+    def compare(request: Request, a: Text = None, b: Text = None, baseline: Text = None) -> Response:
+        store = site.reader.store
+        choices = runs.run_list(store, before=None, limit=200)
+        if not a or not b:
+            return site.page(
+                request, "compare.html", section="runs", choices=choices, a=a or "", b=b or "", found=None, reason=""
+            )
+        sides = (_known(site, a), _known(site, b))
+        from kernelwright.campaign import compare_runs
+
+        reason, found = "", None
+        sizes = [sum(row["evaluations"] for row in store.tallies(run_id=side.id)) for side in sides]
+        if max(sizes) > _MOST_COMPARED:
+            reason = f"too large to compare here: kernelwright compare {sides[0].id} {sides[1].id}"
+        else:
+            try:
+                found = compare_runs(store, *sides, baseline or None)
+            except KernelwrightError as error:
+                reason = error.message
+        return site.page(
+            request,
+            "compare.html",
+            section="runs",
+            choices=choices,
+            a=sides[0].id,
+            b=sides[1].id,
+            found=found,
+            reason=reason,
+            chart=None if found is None else _curves(found),
+            has_charts=found is not None,
+        )
+
+    @router.get("/runs/{run}", response_class=Response, summary="A run as a page")
+    def run_page(request: Request, run: RunId) -> Response:
+        known = _known(site, run)
+        chart = runs.progress_of(site.reader.store, known)
+        return site.page(
+            request,
+            "run.html",
+            section="runs",
+            run=known,
+            live=known.status == "running",
+            chart=chart,
+            has_charts=True,
+            **_state(site, known),
+        )
+
+    @router.get("/runs/{run}/live", response_class=Response, summary="What changes of a run")
+    def live(request: Request, run: RunId) -> Response:
+        known = _known(site, run)
+        return site.page(request, "_run_live.html", run=known, **_state(site, known))
+
+    @router.get("/runs/{run}/problems.{form}", response_class=Response, summary="A run's problems")
+    def problems_file(run: RunId, form: Form) -> Response:
+        known = _known(site, run)
+        return as_file(form, runs.winners_of(site.reader.store, known), {"run": known.id, "status": known.status})
+
+    @router.get("/runs/{run}/transcript", response_class=Response, summary="What models said in a run")
+    def transcript(
+        request: Request, run: RunId, problem: Text = None, page: Annotated[int, Query(ge=1, le=100_000)] = 1
+    ) -> Response:
+        known = _known(site, run)
+        rows = runs.transcript_of(
+            site.reader.store, known.id, problem=problem or None, offset=(page - 1) * _REPLIES, limit=_REPLIES + 1
+        )
+        return site.page(
+            request,
+            "transcript.html",
+            section="runs",
+            run=known,
+            rows=rows[:_REPLIES],
+            more=len(rows) > _REPLIES,
+            page=page,
+            problem=problem or "",
+        )
+
+    @router.get("/runs/{run}/transcript.{form}", response_class=Response, summary="What models said in a run")
+    def transcript_file(
+        run: RunId,
+        form: Form,
+        problem: Text = None,
+        page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    ) -> Response:
+        known = _known(site, run)
+        rows = runs.transcript_of(
+            site.reader.store, known.id, problem=problem or None, offset=(page - 1) * limit, limit=limit
+        )
+        return as_file(form, rows, {"run": known.id})
+
+    @router.get("/runs/{run}/replies/{call}", response_class=Response, summary="A model's whole reply")
+    def reply(run: RunId, call: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]) -> Response:
+        known = _known(site, run)
+        used = "SELECT 1 FROM llm_uses WHERE run_id = ? AND call_id = ? LIMIT 1"
+        if not site.reader.store.query(used, [known.id, call]):
+            raise HTTPException(404, "this run used no such reply")
+        return _plain(site.reader.store.reply(call).text)
+
+    @router.get("/runs/{run}/prompts/{sha}", response_class=Response, summary="A prompt")
+    def prompt(run: RunId, sha: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> Response:
+        known = _known(site, run)
+        used = "SELECT 1 FROM llm_uses WHERE run_id = ? AND prompt_sha256 = ? LIMIT 1"
+        if not site.reader.store.query(used, [known.id, sha]):
+            raise HTTPException(404, "this run used no such prompt")
+        return _plain(site.reader.store.get_text(sha))
+
+    @router.get("/runs/{run}/events", response_class=StreamingResponse, summary="Says when a run changes (SSE)")
+    async def events(request: Request, run: RunId) -> Response:
+        nonlocal listeners
+        first = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
+        if first is None:
+            raise HTTPException(404, f"no run {run}")
+        if listeners >= _MOST_LISTENERS:
+            raise HTTPException(503, "too many listeners")
+
+        async def told() -> AsyncIterator[str]:
+            nonlocal listeners
+            listeners += 1
+            try:
+                seen, beat_s = None, time.monotonic()
+                while not await request.is_disconnected():
+                    now = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
+                    if now is None:
+                        return
+                    if now != seen:
+                        seen = now
+                        yield f'event: changed\ndata: {{"evaluation":"{now.evaluation}","status":"{now.status}"}}\n\n'
+                    if now.status != "running":
+                        yield f'event: end\ndata: {{"status":"{now.status}"}}\n\n'
+                        return
+                    if time.monotonic() - beat_s > _BEAT_S:
+                        beat_s = time.monotonic()
+                        yield ": still here\n\n"
+                    await asyncio.sleep(poll_s)
+            finally:
+                listeners -= 1
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
+
+    return router
+
+
+def _known(site: Site, run: str) -> RunRow:
+    try:
+        return site.reader.store.run(run)
+    except UsageError as error:
+        raise HTTPException(404, error.message) from error
+
+
+def _state(site: Site, run: RunRow) -> dict[str, Any]:
+    """What a run's page says, and what of it changes while the run goes on."""
+    store = site.reader.store
+    tallies = store.tallies(run_id=run.id)
+    winners = runs.winners_of(store, run)
+    return {
+        "winners": winners,
+        "done": sum(row["state"] in ("done", "failed") for row in winners),
+        "failures": runs.failures_of(tallies),
+        "evaluations": sum(row["evaluations"] for row in tallies),
+        "latest": runs.latest_evaluations(store, run.id),
+        "events": runs.events_of(store, run.id),
+        "costs": store.run_costs(run.id),
+        "device_seconds": store.device_seconds(run.id),
+        "requests": store.request_counts(run.id),
+    }
+
+
+def _curves(found: Any) -> dict[str, Any]:
+    most = max(len(found.a.curve), len(found.b.curve))
+
+    def padded(curve: tuple[float, ...]) -> list[float | None]:
+        return [round(value, 4) for value in curve] + [None] * (most - len(curve))
+
+    return {
+        "x": list(range(1, most + 1)),
+        "series": [
+            {"label": f"A: {found.a.recipe}", "y": padded(found.a.curve)},
+            {"label": f"B: {found.b.recipe}", "y": padded(found.b.curve)},
+        ],
+        "x_label": "evaluations of each problem",
+        "y_label": f"mean speedup over {found.baseline}, best so far",
+    }
+
+
+def _plain(text: str) -> Response:
+    return PlainTextResponse(text.encode("utf-8", "replace"), headers={"Content-Disposition": "inline"})

@@ -1,0 +1,169 @@
+"""What pages say of a run: how it stands, what it used, how far it has come, and what was said in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kernelwright.store import RunRow, Store
+
+LIVE = frozenset({"running", "paused", "interrupted"})
+_LATEST = 15
+_POINTS = 240
+_EXCERPT = 280
+
+
+class Latest(NamedTuple):
+    """What is newest of a run; it changed where this is another one."""
+
+    evaluation: str
+    event: str
+    status: str
+    requests: int
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come unless somebody resumes it."""
+        return self.status not in LIVE or self.status != "running"
+
+
+def latest_of(store: Store, run_id: str) -> Latest | None:
+    """The newest evaluation and event of a run, and its status; None where there is no such run."""
+    rows = store.query(
+        "SELECT status, coalesce((SELECT max(id) FROM evaluations WHERE run_id = runs.id), '') AS evaluation, "
+        "coalesce((SELECT max(id) FROM events WHERE run_id = runs.id), '') AS event, "
+        "(SELECT count(*) FROM llm_requests WHERE run_id = runs.id) AS requests FROM runs WHERE id = ?",
+        [run_id],
+    )
+    return None if not rows else Latest(**{name: rows[0][name] for name in Latest._fields})
+
+
+def run_list(store: Store, *, before: str | None, limit: int) -> list[dict[str, Any]]:
+    """Runs, the latest first, with how many problems they have and won."""
+    return store.query(
+        "SELECT runs.id, runs.status, runs.seconds, runs.created_at, "
+        "json_extract(config_json, '$.recipe') AS recipe, json_extract(config_json, '$.coder') AS coder, "
+        "json_extract(config_json, '$.backend') AS backend, "
+        "(SELECT count(*) FROM run_problems WHERE run_id = runs.id) AS problems, "
+        "(SELECT count(*) FROM run_problems WHERE run_id = runs.id AND state = 'done') AS won, "
+        "(SELECT coalesce(sum(evaluations), 0) FROM tallies WHERE run_id = runs.id) AS evaluations "
+        "FROM runs WHERE ? IS NULL OR runs.id < ? ORDER BY runs.id DESC LIMIT ?",
+        [before, before, limit],
+    )
+
+
+def latest_evaluations(store: Store, run_id: str) -> list[dict[str, Any]]:
+    """The newest verdicts of a run."""
+    return store.query(
+        "SELECT evaluations.id, evaluations.step, evaluations.status, evaluations.stage, evaluations.confirmed, "
+        "evaluations.latency_ms, evaluations.reason, evaluations.created_at, evaluations.purpose, "
+        "candidates.sha256 AS candidate, candidates.problem, candidates.operator, candidates.author, "
+        "speedups.median, speedups.low, speedups.high, speedups.faster, speedups.baseline "
+        "FROM (SELECT id FROM evaluations WHERE run_id = ? ORDER BY id DESC LIMIT ?) AS newest "
+        "JOIN evaluations ON evaluations.id = newest.id JOIN candidates ON candidates.id = evaluations.candidate_id "
+        "LEFT JOIN runs ON runs.id = evaluations.run_id "
+        "LEFT JOIN speedups ON speedups.evaluation_id = evaluations.id "
+        "AND speedups.baseline = json_extract(runs.config_json, '$.baselines[0]') ORDER BY evaluations.id DESC",
+        [run_id, _LATEST],
+    )
+
+
+def events_of(store: Store, run_id: str) -> list[dict[str, Any]]:
+    """The newest events of a run."""
+    rows = store.query(
+        "SELECT kind, data_json, created_at FROM events WHERE run_id = ? ORDER BY id DESC LIMIT ?", [run_id, _LATEST]
+    )
+    return [{**row, "text": _brief(json.loads(row["data_json"]))} for row in rows]
+
+
+def _brief(data: Any) -> str:
+    text = ", ".join(f"{key} {value}" for key, value in data.items()) if isinstance(data, Mapping) else str(data)
+    return text[:_EXCERPT]
+
+
+def failures_of(tallies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How evaluations ended: status and stage, the most frequent first."""
+    found: Counter[tuple[str, str]] = Counter()
+    for row in tallies:
+        found[row["status"], row["failed_stage"]] += row["evaluations"]
+    total = sum(found.values()) or 1
+    return [
+        {"status": status, "failed_stage": stage, "evaluations": count, "share": count / total}
+        for (status, stage), count in found.most_common()
+    ]
+
+
+def progress_of(store: Store, run: RunRow) -> dict[str, Any]:
+    """After each evaluation of the search, the geometric mean of each problem's best kernel so far, as a chart."""
+    baseline = run.config.baselines[0]
+    rows = store.query(
+        "SELECT evaluations.problem_version AS problem, evaluations.candidate_id, speedups.low, speedups.median "
+        "FROM evaluations LEFT JOIN speedups ON speedups.evaluation_id = evaluations.id AND speedups.baseline = ? "
+        "WHERE evaluations.run_id = ? AND evaluations.control = 0 AND evaluations.confirmed = 0 "
+        "ORDER BY evaluations.id",
+        [baseline, run.id],
+    )
+    count = max(len(run.config.problems), 1)
+    best: dict[str, tuple[float, float]] = {}
+    total, means = 0.0, []
+    for row in rows:
+        held = best.get(row["problem"])
+        if row["low"] is not None and row["low"] > 0 and (held is None or row["low"] > held[0]):
+            total += math.log(row["median"]) - (math.log(held[1]) if held else 0.0)
+            best[row["problem"]] = (row["low"], row["median"])
+        means.append(math.exp(total / count))
+    every = max(1, len(means) // _POINTS)
+    places = sorted({*range(0, len(means), every), len(means) - 1}) if means else []
+    return {
+        "x": [place + 1 for place in places],
+        "series": [{"label": f"mean speedup over {baseline}", "y": [round(means[place], 4) for place in places]}],
+        "x_label": "evaluations",
+        "y_label": f"geometric mean over {count} problems, best so far",
+    }
+
+
+def winners_of(store: Store, run: RunRow) -> list[dict[str, Any]]:
+    """Each problem of a run with how it stands, and its winner where it has one."""
+    rows = []
+    for state in store.problem_states(run.id):
+        found: dict[str, Any] = json.loads(state.detail) if state.state in ("done", "failed") and state.detail else {}
+        speedup = (found.get("speedup") or {}).get(run.config.baselines[0]) or {}
+        latency = found.get("latency_ms") or {}
+        rows.append(
+            {
+                "problem": state.problem,
+                "state": state.state,
+                "status": found.get("status"),
+                "candidate": found.get("candidate"),
+                "evaluation": found.get("evaluation"),
+                "confirmed": bool(found.get("confirmed")),
+                "median": speedup.get("median"),
+                "low": speedup.get("low"),
+                "high": speedup.get("high"),
+                "faster": speedup.get("faster"),
+                "latency_ms": latency.get("median"),
+                "rounds": found.get("rounds", 0),
+                "seconds": found.get("seconds", 0.0),
+                "reason": found.get("reason", ""),
+            }
+        )
+    return rows
+
+
+def transcript_of(store: Store, run_id: str, *, problem: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
+    """What models were asked and said in a run, in the order in which it was used."""
+    return store.query(
+        "SELECT llm_uses.problem, llm_uses.step, llm_uses.role, llm_uses.sample, llm_uses.attempt, llm_uses.reused, "
+        "llm_uses.call_id, llm_uses.prompt_sha256, llm_uses.created_at, llm_calls.provider, llm_calls.model, "
+        "llm_calls.input_tokens, llm_calls.output_tokens, llm_calls.cost_usd, llm_calls.seconds, "
+        "substr(CAST(blobs.content AS TEXT), 1, ?) AS excerpt, blobs.size_bytes "
+        "FROM llm_uses JOIN llm_calls ON llm_calls.id = llm_uses.call_id "
+        "JOIN blobs ON blobs.sha256 = llm_calls.reply_sha256 "
+        "WHERE llm_uses.run_id = ? AND (? IS NULL OR llm_uses.problem = ?) "
+        "ORDER BY llm_uses.problem, llm_uses.step, llm_uses.role DESC, llm_uses.sample, llm_uses.attempt "
+        "LIMIT ? OFFSET ?",
+        [_EXCERPT, run_id, problem, problem, limit, offset],
+    )

@@ -1,0 +1,132 @@
+"""Serving the leaderboard from this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.leaderboard._access import Access
+from kernelwright.submissions import Spool, Tokens
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_CONCURRENT = 512
+_KEEP_ALIVE_S = 20
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How a leaderboard is served.
+
+    Attributes:
+        host: the address that it listens on.
+        port: 0 for any that is free.
+        public: it may listen on other addresses than loopback; reading then needs a token.
+        names: host names besides loopback's own by which it may be asked for.
+        tokens_file: where tokens are kept. ``spool_dir``: where submissions are written; None where none are accepted.
+        cache_dir: kernelwright's cache folder.
+    """
+
+    store: Path
+    tokens_file: Path
+    cache_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8765
+    public: bool = False
+    names: tuple[str, ...] = field(default=())
+    spool_dir: Path | None = None
+
+
+def access_of(options: ServeOptions) -> Access:
+    """What is let through.
+
+    Raises:
+        UsageError: a public address without ``public``, or without a token that can be shown.
+    """
+    tokens = Tokens(options.tokens_file)
+    loopback = is_loopback(options.host)
+    if not loopback and not options.public:
+        raise UsageError(
+            f"{options.host} can be reached from other machines", hint="add --public, with tokens, or leave --host out"
+        )
+    scopes = {scope for token in tokens.tokens() if token.revoked_at is None for scope in token.scopes}
+    if options.public and "read" not in scopes:
+        raise UsageError(
+            "a public board needs a token for reading", hint="make one: kernelwright tokens create NAME --scope read"
+        )
+    if options.spool_dir is not None and "submit" not in scopes:
+        raise UsageError(
+            "nobody could submit anything: there is no token for it",
+            hint="make one: kernelwright tokens create NAME --scope submit",
+        )
+    names = {"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in options.names)}
+    if options.host not in ("0.0.0.0", "::", ""):
+        names.add(f"[{options.host}]".lower() if ":" in options.host else options.host.lower())
+    elif options.public and not options.names:
+        raise UsageError(
+            "by which name will others ask for it?", hint="say --name board.example.org, or the machine's address"
+        )
+    return Access(hosts=frozenset(names), tokens=tokens, reading_needs_token=options.public)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda address: None) -> None:
+    """Serve until a signal ends it.
+
+    Args:
+        started: told the address once it is listened on.
+
+    Raises:
+        UsageError: see :func:`access_of`; or the port is taken.
+        StoreError: there is no store there.
+        MissingToolError: the packages of a web server are not installed.
+    """
+    access = access_of(options)
+    try:
+        import uvicorn
+
+        from kernelwright.leaderboard._app import create_app
+    except ImportError as error:
+        raise MissingToolError(
+            f"the leaderboard needs the package {error.name}", hint="pip install 'kernelwright[web]'"
+        ) from None
+    spool = None if options.spool_dir is None else Spool(options.spool_dir)
+    app: FastAPI = create_app(options.store, access=access, spool=spool, cache_dir=options.cache_dir)
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((options.host, options.port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {options.host}:{options.port}: {error.strerror}", hint="choose another --port"
+            ) from None
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        started(f"http://{host}:{listener.getsockname()[1]}/")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=_CONCURRENT,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
+        )
+        uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,115 @@
+"""Pages: templates with what they all need, assets whose addresses name their content, links that keep the query."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mimetypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from starlette.datastructures import URL
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from kernelwright import __version__
+from kernelwright.leaderboard._highlight import highlight
+from kernelwright.leaderboard._reader import Reader
+
+_HERE = Path(__file__).parent
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+class Assets:
+    """What lies under ``static``, read once; nothing of a path that is asked for reaches the file system."""
+
+    def __init__(self) -> None:
+        folder = _HERE / "static"
+        files = [
+            path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in (".js", ".css", ".svg")
+        ]
+        self._bodies = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+        self._hashes = {name: hashlib.sha256(body).hexdigest()[:16] for name, body in self._bodies.items()}
+
+    def address(self, name: str) -> str:
+        """Where an asset is served. Raises KeyError where there is none."""
+        return f"/static/{self._hashes[name]}/{name}"
+
+    def answer(self, tag: str, name: str) -> Response | None:
+        """The asset, where it has that content; else None."""
+        if self._hashes.get(name) != tag:
+            return None
+        kind = mimetypes.guess_type(name)[0] or "text/plain"
+        return Response(self._bodies[name], media_type=kind, headers={"Cache-Control": _FOREVER})
+
+
+class Site:
+    """What routes need: the reader of the store, and the making of pages.
+
+    Attributes:
+        reader: the store.
+        accepts_submissions: whether there is a page for them.
+    """
+
+    def __init__(self, reader: Reader, *, accepts_submissions: bool) -> None:
+        self.reader = reader
+        self.assets = Assets()
+        self.accepts_submissions = accepts_submissions
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=select_autoescape(default=True, default_for_string=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals |= {
+            "asset": self.assets.address,
+            "version": __version__,
+            "store_name": reader.path.name,
+            "accepts_submissions": accepts_submissions,
+            "highlight": highlight,
+            "path_of": path_of,
+            "query_of": urlencode,
+        }
+        self._templates.filters["data"] = json_data
+
+    def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+        """A page, or, where htmx asks for a part of one, its block ``main``'s inside alone."""
+        return HTMLResponse(self.text(request, template, **context), status_code=status)
+
+    def text(self, request: Request, template: str, **context: Any) -> str:
+        """A template's text."""
+        return self._templates.get_template(template).render(link=linker(request.url), request=request, **context)
+
+
+def linker(url: URL) -> Callable[..., str]:
+    """Makes links to the same page with other values in its query; None takes a name out."""
+
+    def link(**changes: Any) -> str:
+        changed = url.remove_query_params(list(changes))
+        kept = {name: str(value) for name, value in changes.items() if value is not None}
+        changed = changed.include_query_params(**kept) if kept else changed
+        return f"{changed.path}?{changed.query}" if changed.query else changed.path
+
+    return link
+
+
+def path_of(*parts: str) -> str:
+    """A path of this site whose parts may hold anything."""
+    return "/" + "/".join(quote(part, safe="/@=,._-:") for part in parts)
+
+
+def json_data(value: Any) -> str:
+    """JSON that may stand inside a script element: no part of it can end the element."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def given(**query: Any) -> Mapping[str, Any]:
+    """The parts of a query that have a value."""
+    return {name: value for name, value in query.items() if value not in (None, "")}

@@ -1,0 +1,41 @@
+"""Names of submissions: ULIDs, whose first part is the time. A name from outside is checked before it is a path."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Final
+
+_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+_ID: Final = re.compile(f"[0-7][{_ALPHABET}]{{25}}")
+_RANDOM_BITS: Final = 80
+_SHARD_DIGITS: Final = 5  # 2 ** 25 ms of time: about nine hours of submissions share a folder
+
+
+def new_id(time_ms: int) -> str:
+    """A ULID (48 bits of milliseconds, 80 random bits). Specification: https://github.com/ulid/spec."""
+    value = time_ms << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+    return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def is_id(text: object) -> bool:
+    """Whether a text is a ULID as we write it, and so safe as a file's name."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def time_ms_of(name: str) -> int:
+    """The time in a ULID."""
+    value = 0
+    for digit in name[:10]:
+        value = value << 5 | _ALPHABET.index(digit)
+    return value
+
+
+def shard_of(name: str) -> str:
+    """The folder among what is done in which a submission lies."""
+    return name[:_SHARD_DIGITS]
+
+
+def shard_at(time_ms: int) -> str:
+    """The folder of submissions of that time."""
+    return shard_of(new_id(time_ms))

@@ -1,0 +1,479 @@
+"""The spool: a folder through which submissions go from whoever takes them to the queue that judges them.
+
+::
+
+    lock                    held for every change
+    tmp/                    what is being written
+    incoming/ID.json        waits
+    judging/ID.json         a live process judges it
+    claims/ID               locked by that process for as long; how often it was begun, and why the last try ended
+    done/SHARD/ID.json      is finished
+    done/SHARD/ID.result.json
+
+A submission is always in one of the three folders. Names are ids of our own making: no part of a path comes from
+anybody else.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from kernelwright.records import Backend
+from kernelwright.submissions._files import (
+    HeldLock,
+    disk_errors_told,
+    lock_now,
+    locked,
+    make_folder,
+    move,
+    read_file,
+    write_whole,
+)
+from kernelwright.submissions._ids import is_id, new_id, shard_at, shard_of, time_ms_of
+from kernelwright.submissions._records import (
+    InvalidSubmissionError,
+    Outcome,
+    SourceTooLargeError,
+    SpoolFullError,
+    SpoolLimits,
+    Submission,
+    SubmissionState,
+    TooManySubmissionsError,
+    storable,
+)
+
+_SUFFIX: Final = ".json"
+_RESULT: Final = ".result.json"
+_HOUR_MS: Final = 3_600_000
+_MOST_BYTES: Final = 64 * 2**20  # of a file that is read at all: JSON may take six bytes for one of the source
+_LOOKS: Final = 3  # a submission may move on while it is looked for
+DIED: Final = "the process that judged it ended before there was a verdict"
+
+
+class Stray(NamedTuple):
+    """Something in the spool that is no submission; it is left alone. ``name`` is relative to the folder."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A submission that this process judges now, until it finishes or releases it, or dies.
+
+    Attributes:
+        tries: how often it was begun to judge it, this time included.
+        reason: why the last try ended; empty where this is the first one.
+    """
+
+    submission: Submission
+    tries: int
+    reason: str
+    _lock: HeldLock
+
+
+class Spool:
+    """Submissions in a folder, which is made with the first one. May be shared by threads and processes.
+
+    Args:
+        folder: where they lie. Nobody but its owner may read them.
+        limits: how much is taken.
+        now: seconds since 1970.
+    """
+
+    def __init__(
+        self, folder: Path, limits: SpoolLimits | None = None, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self.folder = folder
+        self.limits = limits or SpoolLimits()
+        self._now = now
+        self._incoming, self._judging = folder / "incoming", folder / "judging"
+        self._claims, self._done, self._temporary = folder / "claims", folder / "done", folder / "tmp"
+        self._authors: dict[str, str] = {}  # of submissions of the last hour, which never change
+
+    # ---------------------------------------------------------------------------------------------- taking
+
+    def put(
+        self,
+        *,
+        problem_id: str,
+        source: str | bytes,
+        author: str,
+        backend: Backend | None = None,
+        note: str = "",
+    ) -> Submission:
+        """Take a submission; it is on the disk when this returns. Its attributes are told at :class:`Submission`.
+
+        Raises:
+            InvalidSubmissionError: it is none, or its text is no UTF-8.
+            SourceTooLargeError, TooManySubmissionsError, SpoolFullError: a limit.
+            StoreError: it cannot be written, say because the disk is full.
+        """
+        text = self._text_of(source)
+        note = self._note_of(note)
+        with self._changing("keep the submission"):
+            fields = {"problem_id": problem_id, "backend": backend, "source": text, "author": author, "note": note}
+            submission = self._made(**fields)
+            self._refuse_too_many(submission.author)
+            path = self._incoming / f"{submission.id}{_SUFFIX}"
+            write_whole(path, submission.model_dump_json().encode(), self._temporary / submission.id)
+        return submission
+
+    def _made(self, **fields: object) -> Submission:
+        moment = self._now()
+        name = new_id(int(moment * 1000))
+        while any(path.exists() for path in self._places(name)):
+            name = new_id(int(moment * 1000))
+        try:
+            return Submission.model_validate({"id": name, "created_at": _at(int(moment * 1000)), **fields})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            what = str(first["loc"][0]) if first["loc"] else "submission"
+            raise InvalidSubmissionError(
+                f"bad {what}: {first['msg'].removeprefix('Value error, ')}", hint=f"change the {what}", field=what
+            ) from None
+
+    def _text_of(self, source: str | bytes) -> str:
+        """The source as text.
+
+        Raises:
+            SourceTooLargeError, InvalidSubmissionError: it is too large, or no UTF-8.
+        """
+        most = self.limits.source_bytes
+        try:
+            if len(source) > most or len(data := source.encode() if isinstance(source, str) else source) > most:
+                raise SourceTooLargeError(
+                    f"the source has more than {most} bytes", hint="leave out what the kernel does not need", most=most
+                )
+            return data.decode()
+        except UnicodeError:
+            raise InvalidSubmissionError(
+                "bad source: it is no UTF-8 text", hint="submit a Python file in UTF-8", field="source"
+            ) from None
+
+    def _note_of(self, note: str) -> str:
+        note = note.replace("\r\n", "\n")
+        if len(note) > self.limits.note_chars:
+            raise InvalidSubmissionError(
+                f"the note has more than {self.limits.note_chars} characters", hint="shorten it", field="note"
+            )
+        return note
+
+    def _refuse_too_many(self, author: str) -> None:
+        now_ms = int(self._now() * 1000)
+        times = sorted(time_ms_of(name) for name, whose in self._of_last_hour(now_ms).items() if whose == author)
+        if len(times) >= self.limits.per_hour:
+            wait_s = max(1, math.ceil((times[-self.limits.per_hour] + _HOUR_MS - now_ms) / 1000))
+            raise TooManySubmissionsError(
+                f"{author} has submitted {len(times)} kernels in the last hour",
+                hint=f"come back in {wait_s} s",
+                retry_after_s=wait_s,
+            )
+        if len(_ids(self._incoming)) + len(_ids(self._judging)) >= self.limits.pending:
+            raise SpoolFullError(
+                f"{self.limits.pending} submissions are waiting already",
+                hint="try again later; 'kernelwright submissions judge' works them off",
+            )
+
+    def _of_last_hour(self, now_ms: int) -> dict[str, str]:
+        """Author of each submission of the last hour by id, wherever it is by now."""
+        shards = {shard_at(max(0, now_ms + shift)) for shift in (-_HOUR_MS, 0, _HOUR_MS)}
+        folders = [self._incoming, self._judging, *(self._done / shard for shard in shards)]
+        found: dict[str, str] = {}
+        for folder in folders:
+            for name in _ids(folder):
+                if abs(now_ms - time_ms_of(name)) >= _HOUR_MS:
+                    continue
+                if name in self._authors:
+                    found[name] = self._authors[name]
+                elif (submission := _read(folder / f"{name}{_SUFFIX}")) is not None:
+                    found[name] = submission.author
+        self._authors = found
+        return found
+
+    # ---------------------------------------------------------------------------------------------- judging
+
+    def claim(self, skip: Container[str] = ()) -> Claim | None:
+        """The oldest submission that waits, to be judged by this process; None where none does.
+
+        What a process that is gone had claimed waits again. Files that are no submissions are left alone.
+
+        Args:
+            skip: ids to leave.
+
+        Raises:
+            StoreError: the folder cannot be read or written; nothing was claimed then.
+        """
+        with self._changing("claim a submission"):
+            self._take_back()
+            for name in sorted(_ids(self._incoming)):
+                submission = None if name in skip else _read(self._incoming / f"{name}{_SUFFIX}")
+                lock = None if submission is None else lock_now(self._claims / name)
+                if submission is not None and lock is not None:
+                    return self._claimed(submission, lock)
+        return None
+
+    def _claimed(self, submission: Submission, lock: HeldLock) -> Claim:
+        name = f"{submission.id}{_SUFFIX}"
+        try:
+            tries, reason = _tries_in(os.pread(lock.fd, _MOST_BYTES, 0))
+            move(self._incoming / name, self._judging / name)
+            _write_tries(lock.fd, tries + 1, DIED)  # until something better is known
+        except BaseException:
+            lock.close()  # and whoever looks next takes it back
+            raise
+        return Claim(submission, tries + 1, reason, lock)
+
+    def release(self, claim: Claim, *, reason: str = "", counts: bool = True) -> None:
+        """Let a submission wait again.
+
+        Args:
+            reason: why it could not be judged.
+            counts: whether that was a try.
+
+        Raises:
+            StoreError: the folder cannot be written; it is taken back by whoever claims next.
+        """
+        _refuse_ended(claim)
+        name = f"{claim.submission.id}{_SUFFIX}"
+        try:
+            with self._changing("let a submission wait"):
+                tries, kept = (claim.tries, reason) if counts else (claim.tries - 1, claim.reason)
+                _write_tries(claim._lock.fd, tries, kept)
+                with suppress(FileNotFoundError):  # somebody removed it, which ends it as well
+                    move(self._judging / name, self._incoming / name)
+        finally:
+            claim._lock.close()
+
+    def finish(self, claim: Claim, outcome: Outcome) -> SubmissionState:
+        """Keep how judging ended.
+
+        Raises:
+            StoreError: it cannot be written; the submission is taken back by whoever claims next.
+        """
+        _refuse_ended(claim)
+        submission = claim.submission
+        state = SubmissionState(
+            **submission.model_dump(exclude={"source"}),
+            **outcome.model_dump(),
+            tries=claim.tries,
+            finished_at=_at(int(self._now() * 1000)),
+        )
+        try:
+            with self._changing("keep the result of a submission"):
+                shard = self._shard(submission.id)
+                make_folder(shard)
+                data = state.model_dump_json().encode()
+                # From here on it is finished, whatever happens before it has moved.
+                write_whole(shard / f"{submission.id}{_RESULT}", data, self._temporary / submission.id)
+                self._put_away(submission.id)
+        finally:
+            claim._lock.close()
+        return state
+
+    def _put_away(self, name: str) -> None:
+        with suppress(FileNotFoundError):  # somebody removed it; the result stands
+            move(self._judging / f"{name}{_SUFFIX}", self._shard(name) / f"{name}{_SUFFIX}")
+        (self._claims / name).unlink(missing_ok=True)
+
+    def _take_back(self) -> None:
+        """Let what dead processes had claimed wait again, or put it away where it was finished."""
+        left = _ids(self._judging)
+        for name in {*filter(is_id, _entries(self._claims))} - left - _ids(self._incoming):
+            (self._claims / name).unlink(missing_ok=True)  # of one that was just put away when its process died
+        for name in left:
+            lock = lock_now(self._claims / name)
+            if lock is None:
+                continue
+            try:
+                if (self._shard(name) / f"{name}{_RESULT}").exists():
+                    self._put_away(name)
+                else:
+                    move(self._judging / f"{name}{_SUFFIX}", self._incoming / f"{name}{_SUFFIX}")
+            finally:
+                lock.close()
+
+    # ---------------------------------------------------------------------------------------------- looking
+
+    def state(self, id: str) -> SubmissionState | None:
+        """Where a submission stands; None where that is no id, or there is none of that id.
+
+        One whose process died is ``judging`` until another one claims.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        if not is_id(id):
+            return None
+        with disk_errors_told("look for a submission"):
+            for _ in range(_LOOKS):
+                if (found := self._finished(id) or self._unfinished(id)) is not None:
+                    return found
+        return None
+
+    def submission(self, id: str) -> Submission | None:
+        """A submission with its source; None where that is no id, or there is none of that id that can be read.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        if not is_id(id):
+            return None
+        with disk_errors_told("look for a submission"):
+            found = (_read(path) for _ in range(_LOOKS) for path in self._places(id))
+            return next((submission for submission in found if submission is not None), None)
+
+    def latest(self, limit: int = 20) -> list[SubmissionState]:
+        """Where the latest submissions stand, the newest first.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        with disk_errors_told("list the submissions"):
+            found = {*_ids(self._incoming), *_ids(self._judging)}
+            for shard in sorted(_entries(self._done), reverse=True):
+                found |= _ids(self._done / shard)
+                if len(found) >= limit and shard_of(heapq.nlargest(limit, found)[-1]) >= shard:
+                    break  # all that are left are older
+        states = map(self.state, heapq.nlargest(limit, found))
+        return [state for state in states if state is not None]
+
+    def waiting(self) -> int:
+        """How many wait or are being judged.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        with disk_errors_told("list the submissions"):
+            return len({*_ids(self._incoming), *_ids(self._judging)})
+
+    def strays(self) -> list[Stray]:
+        """What lies where submissions wait and is none, such as half a file that something else wrote.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        with disk_errors_told("list the submissions"):
+            found: list[Stray] = []
+            for folder in (self._incoming, self._judging):
+                for entry in sorted(_entries(folder)):
+                    name = f"{folder.name}/{entry}"
+                    if not is_id(entry.removesuffix(_SUFFIX)) or not entry.endswith(_SUFFIX):
+                        found.append(Stray(name, "its name is none of ours"))
+                    elif _read(folder / entry) is None and (folder / entry).exists():
+                        found.append(Stray(name, "it holds no submission"))
+            return found
+
+    def _finished(self, name: str) -> SubmissionState | None:
+        shard = self._shard(name)
+        with suppress(FileNotFoundError):
+            try:
+                return SubmissionState.model_validate_json(read_file(shard / f"{name}{_RESULT}", _MOST_BYTES).data)
+            except ValidationError:
+                return _damaged(name, "its result cannot be read")
+        return _damaged(name, "its result is missing") if (shard / f"{name}{_SUFFIX}").exists() else None
+
+    def _unfinished(self, name: str) -> SubmissionState | None:
+        for folder in (self._incoming, self._judging):
+            path = folder / f"{name}{_SUFFIX}"
+            submission = _read(path)
+            if submission is not None:
+                tries, reason = self._tries_of(name)
+                waits = folder == self._incoming
+                return SubmissionState(
+                    **submission.model_dump(exclude={"source"}),
+                    state="waiting" if waits else "judging",
+                    tries=tries,
+                    reason=reason if waits else "",
+                )
+            if path.is_symlink() or path.exists():
+                return _damaged(name, "its file cannot be read")
+        return None
+
+    def _tries_of(self, name: str) -> tuple[int, str]:
+        try:
+            return _tries_in(read_file(self._claims / name, _MOST_BYTES).data)
+        except OSError:
+            return 0, ""
+
+    def _shard(self, name: str) -> Path:
+        return self._done / shard_of(name)
+
+    def _places(self, name: str) -> list[Path]:
+        return [folder / f"{name}{_SUFFIX}" for folder in (self._incoming, self._judging, self._shard(name))]
+
+    @contextmanager
+    def _changing(self, doing: str) -> Iterator[None]:
+        """Alone with the folder, which is made where it is missing."""
+        with disk_errors_told(doing):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self.folder, self._incoming, self._judging, self._claims, self._done, self._temporary):
+                make_folder(folder)
+            with locked(self.folder / "lock"):
+                for name in _entries(self._temporary):  # whoever wrote these is dead, or would hold the lock
+                    with suppress(OSError):
+                        (self._temporary / name).unlink()
+                yield
+
+
+def _refuse_ended(claim: Claim) -> None:
+    if claim._lock.fd < 0:
+        raise ValueError(f"the claim of submission {claim.submission.id} has ended: somebody else may have it by now")
+
+
+def _at(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _damaged(name: str, reason: str) -> SubmissionState:
+    return SubmissionState(id=name, state="failed", created_at=_at(time_ms_of(name)), reason=reason)
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _ids(folder: Path) -> set[str]:
+    """Of the files in a folder that are named as submissions are."""
+    names = (entry.removesuffix(_SUFFIX) for entry in _entries(folder) if entry.endswith(_SUFFIX))
+    return {name for name in names if is_id(name)}
+
+
+def _read(path: Path) -> Submission | None:
+    """The submission in a file; None where there is no file, or something else is in it."""
+    try:
+        submission = Submission.model_validate_json(read_file(path, _MOST_BYTES).data)
+    except (OSError, ValidationError):
+        return None
+    return submission if path.name == f"{submission.id}{_SUFFIX}" else None
+
+
+def _tries_in(data: bytes) -> tuple[int, str]:
+    """How often it was begun, and why the last try ended; of a file that is not whole, nothing is known."""
+    try:
+        kept = json.loads(data)
+        return max(0, int(kept["tries"])), storable(str(kept["reason"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return 0, ""
+
+
+def _write_tries(fd: int, tries: int, reason: str) -> None:
+    data = json.dumps({"tries": tries, "reason": reason}).encode()
+    os.pwrite(fd, data, 0)
+    os.ftruncate(fd, len(data))
+    os.fsync(fd)
