@@ -17,6 +17,7 @@ _ANCESTORS = 4  # generations that are drawn
 _WIDEST = 6  # kernels of a generation that are drawn
 _CHILDREN = 6
 _REPLY_CHARS = 6_000
+_OF_ROOFLINE = ("arithmetic_intensity", "gflops", "gbytes_per_s", "time_memory_ms", "time_compute_ms")
 _METRICS = {
     "arithmetic_intensity": "operations per byte",
     "gflops": "GFLOP/s",
@@ -31,7 +32,12 @@ _METRICS = {
     "traffic_ratio": "bytes moved over the necessary ones, from cold caches",
     "l1_misses_per_call": "first-level cache misses a call",
     "llc_misses_per_call": "last-level cache misses a call",
+    "data_reads_per_call": "reads of memory a call",
+    "data_writes_per_call": "writes of memory a call",
+    "branches_per_call": "branches a call",
     "branch_misses_per_call": "mispredicted branches a call",
+    "stack_accesses": "reads and writes of the stack in its inner loops",
+    "vector_bytes": "bytes of vectors that the compiler chose",
     "code_bytes": "bytes of machine code",
     "vector_bits": "bits of its widest vectors",
     "vectorised_loops": "loops that the compiler vectorised",
@@ -106,18 +112,31 @@ def metric_rows(profile: Profile | None) -> list[dict[str, Any]]:
 def roofline_of(verdict: Verdict) -> Any:
     """Where a kernel lies under its machine's roof; empty where that is not known."""
     profile, timing = verdict.profile, verdict.timing
-    if profile is None or timing is None:
+    if profile is None or timing is None or not _has(profile, *_OF_ROOFLINE):
         return ""
     found = profile.metrics
-    needed = ("arithmetic_intensity", "gflops", "gbytes_per_s", "time_memory_ms", "time_compute_ms")
-    if any(found.get(name, 0.0) <= 0 for name in needed):
-        return ""
     latency = timing.latency_ms.median
     ceiling = Ceiling(
         gflop_s=found["gflops"] * latency / found["time_compute_ms"],
         gb_s=found["gbytes_per_s"] * latency / found["time_memory_ms"],
     )
     return roofline(found["arithmetic_intensity"], found["gflops"], ceiling, "Roofline")
+
+
+def bandwidth_of(verdict: Verdict) -> tuple[float, float] | None:
+    """GB/s that a kernel reaches, and what its machine can do; None where that is not known.
+
+    It is all that a roofline says of a kernel without floating-point operations.
+    """
+    profile, timing = verdict.profile, verdict.timing
+    if profile is None or timing is None or not _has(profile, "gbytes_per_s", "time_memory_ms"):
+        return None
+    rate = profile.metrics["gbytes_per_s"]
+    return rate, rate * timing.latency_ms.median / profile.metrics["time_memory_ms"]
+
+
+def _has(profile: Profile, *names: str) -> bool:
+    return all(profile.metrics.get(name, 0.0) > 0 for name in names)
 
 
 def timing_plot(shown: StoredEvaluation) -> Any:

@@ -128,6 +128,7 @@ def routes(site: Site) -> APIRouter:
             commands=kernels.commands(candidate, site.reader.path.name),
             timing_plot="" if shown is None else kernels.timing_plot(shown),
             roofline="" if shown is None else kernels.roofline_of(shown.verdict),
+            bandwidth=None if shown is None else kernels.bandwidth_of(shown.verdict),
             metrics=[] if shown is None else kernels.metric_rows(shown.verdict.profile),
             lineage=drawing,
             ancestors=ancestors,

@@ -84,6 +84,7 @@ def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
             section="runs",
             run=known,
             live=known.status == "running",
+            settings=runs.settings_of(known),
             chart=chart,
             has_charts=True,
             **_state(site, known),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kernelwright.leaderboard._site import spec_of
 from kernelwright.store import RunRow, Store
 
 LIVE = frozenset({"running", "paused", "interrupted"})
@@ -43,7 +44,7 @@ def latest_of(store: Store, run_id: str) -> Latest | None:
 
 def run_list(store: Store, *, before: str | None, limit: int) -> list[dict[str, Any]]:
     """Runs, the latest first, with how many problems they have and won."""
-    return store.query(
+    rows = store.query(
         "SELECT runs.id, runs.status, runs.seconds, runs.created_at, "
         "json_extract(config_json, '$.recipe') AS recipe, json_extract(config_json, '$.coder') AS coder, "
         "json_extract(config_json, '$.backend') AS backend, "
@@ -53,6 +54,7 @@ def run_list(store: Store, *, before: str | None, limit: int) -> list[dict[str, 
         "FROM runs WHERE ? IS NULL OR runs.id < ? ORDER BY runs.id DESC LIMIT ?",
         [before, before, limit],
     )
+    return [{**row, "coder": spec_of(row["coder"])} for row in rows]
 
 
 def latest_evaluations(store: Store, run_id: str) -> list[dict[str, Any]]:
@@ -151,6 +153,20 @@ def winners_of(store: Store, run: RunRow) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def settings_of(run: RunRow) -> str:
+    """What a run was asked for, as JSON, without the paths of its machine."""
+    told = run.config.model_dump(mode="json", exclude={"suite_dirs", "problems"})
+    for name in ("coder", "judge", "verifier"):
+        told[name] = spec_of(told[name])
+    told["models"] = [spec_of(spec) for spec in told["models"]]
+    told["settings"] = {name: value for name, value in told["settings"].items() if not _is_path(value)}
+    return json.dumps(told, indent=2, default=str)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and "/" in value
 
 
 def transcript_of(store: Store, run_id: str, *, problem: str | None, offset: int, limit: int) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from kernelwright.leaderboard._highlight import highlight
 from kernelwright.leaderboard._reader import Reader
 
 _HERE = Path(__file__).parent
+_WITH_PATHS = ("replay", "mailbox", "policy")
 _FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -74,7 +75,7 @@ class Site:
             "path_of": path_of,
             "query_of": urlencode,
         }
-        self._templates.filters["data"] = json_data
+        self._templates.filters |= {"data": json_data, "spec": spec_of}
 
     def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A page, or, where htmx asks for a part of one, its block ``main``'s inside alone."""
@@ -95,6 +96,12 @@ def linker(url: URL) -> Callable[..., str]:
         return f"{changed.path}?{changed.query}" if changed.query else changed.path
 
     return link
+
+
+def spec_of(spec: str) -> str:
+    """A coder's or judge's name, without the folders of a path in it: those are nobody else's business."""
+    kind, colon, where = spec.partition(":")
+    return f"{kind}:{where.rstrip('/').rpartition('/')[2]}" if colon and "/" in where and kind in _WITH_PATHS else spec
 
 
 def path_of(*parts: str) -> str:

@@ -27,6 +27,9 @@ WHERE best.place = 1
 ORDER BY problems.problem, standings.{", standings.".join(RANKING.split(", "))}
 """
 
+# What a CPU is called, where the device is no more than "cpu".
+_DEVICE = "iif(environments.device = 'cpu', json_extract(environments.record_json, '$.cpu'), environments.device)"
+
 _PAGE = """
 SELECT ranked.*, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
     SELECT * FROM ranking
@@ -46,7 +49,7 @@ class Boards(Memory):
     def board_places(self) -> list[dict[str, Any]]:
         """Where something stands: environment, device, baseline, suite, backend, and on how many problems."""
         return self._connection.rows(
-            "SELECT environment_id AS environment, environments.device, environments.device_class, "
+            f"SELECT environment_id AS environment, {_DEVICE} AS device, environments.device_class, "
             "environments.threads, baseline, problems.suite, backend, count(DISTINCT problems.problem) AS problems "
             "FROM (SELECT DISTINCT environment_id, baseline, problem_version, backend FROM improvements) AS places "
             "JOIN current_problems ON current_problems.version = places.problem_version "
@@ -108,7 +111,7 @@ class Boards(Memory):
     def rankings_of(self, problem: str) -> list[dict[str, Any]]:
         """In which environments, against which baselines and in which languages something stands on a problem."""
         return self._connection.rows(
-            "SELECT environment_id AS environment, environments.device, environments.threads, baseline, backend "
+            f"SELECT environment_id AS environment, {_DEVICE} AS device, environments.threads, baseline, backend "
             "FROM (SELECT DISTINCT environment_id, baseline, backend FROM improvements WHERE problem_version = ?) "
             "JOIN environments ON environments.id = environment_id ORDER BY 1, 4, 5",
             [self._version(problem)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -19,11 +20,11 @@ sys.path.insert(0, str(HERE.parent / "campaign"))
 
 from campaign_fakes import REFERENCE, FakeReferee  # noqa: E402
 
-import kernelwright.campaign  # noqa: E402, F401
-import kernelwright.datasets  # noqa: E402
-import kernelwright.evaluator  # noqa: E402
+from kernelwright.campaign import device_class_of, language_of  # noqa: E402
 from kernelwright.config import Settings  # noqa: E402
-from kernelwright.records import Status  # noqa: E402
+from kernelwright.datasets import find_problem  # noqa: E402
+from kernelwright.evaluator import BASELINES  # noqa: E402
+from kernelwright.records import Candidate, Status  # noqa: E402
 from kernelwright.store import Store  # noqa: E402
 from kernelwright.submissions import Spool, judge_submissions  # noqa: E402
 
@@ -99,12 +100,10 @@ def put(folder: Path) -> None:
 def judged_life(folder: Path, die_at: int) -> dict[str, Any]:
     """Judge, die there, judge again; what there is afterwards."""
     folder.mkdir()
-    settings = settings_in(folder)
+    shutil.copy(folder.parent / "store.db", folder)
     in_a_child(lambda: put(folder))
 
     def work() -> None:
-        with Store.open(settings.store):  # whatever making it does is no step
-            pass
         steps = Steps(die_at)
         steps.watch()
         judge(folder, steps)
@@ -132,8 +131,8 @@ def outcome(folder: Path) -> dict[str, Any]:
                 "evaluations": list(state.evaluations) == [stored.id for stored in mine],
             }
         sound = store.check().ok
-    left = sorted(path.parent.name for path in (folder / "spool").rglob("*") if path.is_file())
-    return {"submissions": found, "sound": sound, "left": [name for name in left if len(name) != 5]}
+    left = sorted(str(path.relative_to(folder / "spool")) for path in (folder / "spool").rglob("*") if path.is_file())
+    return {"submissions": found, "sound": sound, "left": [name for name in left if not name.startswith("done/")]}
 
 
 def put_life(folder: Path, die_at: int) -> dict[str, Any]:
@@ -162,10 +161,22 @@ def every_life(base: Path, live: Callable[[Path, int], dict[str, Any]]) -> dict[
     return {"whole": whole, "steps": steps, "lives": lives}
 
 
+def load_everything(base: Path) -> None:
+    """What is imported on first use, so that not each life imports it."""
+    settings = settings_in(base)
+    problem = find_problem("things/level1/plus_one", settings.suite_dirs)
+    candidate = Candidate(problem_id=problem.id, source="v0\n", backend="cpp")
+    assert (language_of(candidate), device_class_of("cpp", settings)) == ("cpp", "cpu")
+    assert "eager" in BASELINES
+
+
 def main() -> None:
     base = Path(sys.argv[1])
     for name in ("put", "judged"):
         (base / name).mkdir()
+    with Store.open(base / "judged" / "store.db"):
+        pass
+    load_everything(base)
     found = {"put": every_life(base / "put", put_life), "judged": every_life(base / "judged", judged_life)}
     print(json.dumps(found))
 

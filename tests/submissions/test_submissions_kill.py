@@ -52,4 +52,4 @@ def test_every_submission_is_judged_in_the_end_and_once(killed):
 def test_nothing_is_left_behind(killed):
     for life in (killed["judged"]["whole"], *killed["judged"]["lives"]):
         assert life["sound"]
-        assert life["left"] == ["spool"], "the lock alone"
+        assert life["left"] == ["lock"]
