@@ -16,8 +16,8 @@ demo: setup ## optimise ten problems, replay two that a language model wrote, ch
 
 test: setup ## run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
-		-m "not alone and not adversarial and not docker and not gpu"
-	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker and not gpu"
+		-m "not alone and not adversarial and not docker and not gpu and not browser"
+	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker and not gpu and not browser"
 
 test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here
 	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py \

@@ -48,5 +48,5 @@ if [ -n "${TORCH_INDEX_URL:-}" ]; then
 else
     pip install "$torch"
 fi
-pip install --constraint constraints.txt --editable '.[dev,data]'
+pip install --constraint constraints.txt --editable '.[dev,data,web]'
 printf '%s' "$want" > "$stamp"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,7 +109,8 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
     spool = None if options.spool_dir is None else Spool(options.spool_dir)
     app: FastAPI = create_app(options.store, access=access, spool=spool, cache_dir=options.cache_dir)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # The protocol is named, since asyncio turns Nagle's algorithm off for TCP alone: a page would wait 40 ms else.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((options.host, options.port))
@@ -129,4 +131,5 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # how whoever started it ends it
+            uvicorn.Server(config).run(sockets=[listener])

@@ -30,16 +30,18 @@ ORDER BY problems.problem, standings.{", standings.".join(RANKING.split(", "))}
 # What a CPU is called, where the device is no more than "cpu".
 _DEVICE = "iif(environments.device = 'cpu', json_extract(environments.record_json, '$.cpu'), environments.device)"
 
-_PAGE = """
-SELECT ranked.*, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
-    SELECT * FROM ranking
-    WHERE environment_id = :environment AND baseline = :baseline AND backend = :backend
-        AND problem_version = :version
-    ORDER BY rank LIMIT :limit OFFSET :offset
-) AS ranked
-JOIN candidates ON candidates.id = ranked.candidate_id
-JOIN evaluations ON evaluations.id = ranked.evaluation_id
-ORDER BY ranked.rank
+# The order of the view "ranking" without numbering every kernel of a problem: a page's ranks follow from its offset.
+_PAGE = f"""
+SELECT standings.*, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
+    SELECT evaluation_id, baseline FROM standings
+    WHERE environment_id = :environment AND baseline = :baseline AND problem_version = :version
+        AND backend = :backend
+    ORDER BY {RANKING} LIMIT :limit OFFSET :offset
+) AS page
+JOIN standings ON standings.evaluation_id = page.evaluation_id AND standings.baseline = page.baseline
+JOIN candidates ON candidates.id = standings.candidate_id
+JOIN evaluations ON evaluations.id = standings.evaluation_id
+ORDER BY standings.{", standings.".join(RANKING.split(", "))}
 """
 
 
@@ -86,8 +88,8 @@ class Boards(Memory):
     def ranked(
         self, problem: str, environment: str, baseline: str, backend: str, *, limit: int = 50, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Kernels of one problem in one language by rank, as the view ``leaderboard`` has them."""
-        return self._connection.rows(
+        """Kernels of one problem in one language by rank; the same ranks as the view ``leaderboard`` has."""
+        rows = self._connection.rows(
             _PAGE,
             {
                 "version": self._version(problem),
@@ -98,6 +100,7 @@ class Boards(Memory):
                 "offset": offset,
             },
         )
+        return [{**row, "rank": offset + number} for number, row in enumerate(rows, 1)]
 
     def speedups_on(self, problem: str, environment: str, baseline: str, backend: str) -> list[float]:
         """The speedup (median) of every kernel that stands on a problem, in no order."""

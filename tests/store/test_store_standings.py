@@ -74,6 +74,10 @@ def test_what_triggers_keep_is_what_the_evidence_says(tmp_path_factory, make, ha
             for statement in REBUILD:
                 store._connection.execute(statement)
         assert derived(store) == kept
+        for place in store.rankings_of(make.problem().id):
+            shown = store.ranked(make.problem().id, place["environment"], place["baseline"], place["backend"])
+            meant = store.query("SELECT evaluation_id, rank FROM leaderboard ORDER BY rank")
+            assert [(row["evaluation_id"], row["rank"]) for row in shown] == [tuple(row.values()) for row in meant]
         assert texts(store, f"SELECT {ENTRY} FROM best_per_entrant") == texts(store, f"SELECT {ENTRY} FROM ({FIRST})")
 
 
