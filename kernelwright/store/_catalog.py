@@ -337,10 +337,10 @@ class Catalog:
 
     def notes(self, *, candidate: str | None = None, run_id: str | None = None) -> list[Note]:
         """Notes in the order in which they were made."""
+        given = {"candidate = ?": candidate, "run_id = ?": run_id}
+        wanted = {condition: value for condition, value in given.items() if value is not None}
         rows = self._connection.rows(
-            "SELECT * FROM notes WHERE candidate = coalesce(:candidate, candidate) "
-            "AND (:run_id IS NULL OR run_id = :run_id) ORDER BY number",
-            {"candidate": candidate, "run_id": run_id},
+            f"SELECT * FROM notes WHERE {' AND '.join(['1', *wanted])} ORDER BY number", list(wanted.values())
         )
         return [_note(row) for row in rows]
 

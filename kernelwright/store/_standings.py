@@ -171,6 +171,11 @@ CREATE TABLE tallies (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tallies_by_run ON tallies(run_id);
 
+DROP INDEX evaluations_by_run;
+CREATE INDEX evaluations_by_run ON evaluations(run_id, id);
+DROP INDEX events_by_run;
+CREATE INDEX events_by_run ON events(run_id, id);
+
 CREATE TABLE refusals (
     evaluation_id TEXT NOT NULL REFERENCES evaluations(id),
     rule TEXT NOT NULL,
