@@ -6,6 +6,7 @@ referee's own memory.
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 from collections.abc import Mapping, Sequence
@@ -171,6 +172,7 @@ class OracleSession:
         self._trials = trials
         self._reduced = (*problem.meta.tolerance.reduced_precision, *reduced_precision)
         self._random = problem.meta.randomness == "distribution"
+        self._kept_bytes = 0
         self._rng = distributions.secret_rng(secrets.randbits(128))
 
     def check_set(self, device_class: DeviceClass, archive: Sequence[InputGenerator] = ()) -> CheckSet:
@@ -348,6 +350,7 @@ class OracleSession:
     def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
         trial = self._truth(variant, distribution, data)
         arrays = self._collect(self._ask("draws", variant, data, count=RANDOM_DRAWS, seed=secrets.randbits(31)))
+        self._keep(*arrays)
         width = len(variant.outputs)
         return trial._replace(draws=tuple(tuple(arrays[k : k + width]) for k in range(0, len(arrays), width)))
 
@@ -465,7 +468,22 @@ class OracleSession:
         for item in reply["outputs"]:
             truths.append(self._make_truth(item, arrays[at : at + item["tensors"]], variant.outputs[len(truths)].dtype))
             at += item["tensors"]
+        self._keep(data, *(array for t in truths for array in (t.low, t.exact, t.scale)))
         return Trial(distribution, len(variant.weights) - 1, data, int(reply["reduction"]), tuple(truths))
+
+    def _keep(self, *arrays: np.ndarray) -> None:
+        """Count what a check set holds in this process, which no limit of a worker bounds.
+
+        Raises:
+            InvalidReferenceError: it is more than this machine can spare.
+        """
+        self._kept_bytes += sum(array.nbytes for array in arrays)
+        if self._kept_bytes > (most := most_kept_bytes()):
+            raise self._invalid(
+                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, half of this machine's memory: use "
+                "smaller sizes (--fit, --set NAME=VALUE)",
+                "check",
+            )
 
     def _ask(self, op: str, variant: Variant, data: np.ndarray, **fields: Any) -> dict[str, Any]:
         """A request about one slot's inputs."""
@@ -514,6 +532,11 @@ class OracleSession:
             stage=stage,
             line=None,
         )
+
+
+def most_kept_bytes() -> int:
+    """What a check set may take of the referee's own memory: half of the machine's."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def reference_error(

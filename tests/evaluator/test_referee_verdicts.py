@@ -8,7 +8,8 @@ import pytest
 from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
-from kernelwright.evaluator import Referee
+from kernelwright.errors import InvalidReferenceError
+from kernelwright.evaluator import Referee, _truth
 from kernelwright.evaluator._check_stage import CheckStage
 from kernelwright.evaluator._timing import ReadTimes, Turns
 from kernelwright.records import Candidate, Stage, Status
@@ -347,3 +348,10 @@ def test_the_error_is_known_by_distribution_of_the_inputs(judge_softmax):
     assert max(right.loads.values()) == pytest.approx(right.max_error / right.error_budget)
     wrong = judge_softmax(candidate("y.mul_(1.5)"), time=False).verdict.correctness
     assert max(wrong.loads.values()) > 1
+
+
+@pytest.mark.untimed
+def test_a_check_set_that_the_machine_cannot_hold_is_refused_before_it_is_made(referee, monkeypatch):
+    monkeypatch.setattr(_truth, "most_kept_bytes", lambda: 3 << 20)
+    with pytest.raises(InvalidReferenceError, match=r"takes more than 0.0 GiB, half of this machine's memory"):
+        referee.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",))
