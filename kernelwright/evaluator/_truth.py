@@ -480,7 +480,7 @@ class OracleSession:
         self._kept_bytes += sum(array.nbytes for array in arrays)
         if self._kept_bytes > (most := most_kept_bytes()):
             raise self._invalid(
-                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, half of this machine's memory: use "
+                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: use "
                 "smaller sizes (--fit, --set NAME=VALUE)",
                 "check",
             )
@@ -535,8 +535,8 @@ class OracleSession:
 
 
 def most_kept_bytes() -> int:
-    """What a check set may take of the referee's own memory: half of the machine's."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    """What a check set may take of the referee's own memory: a quarter of the machine's, which workers need as well."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
 
 
 def reference_error(
