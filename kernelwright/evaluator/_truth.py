@@ -480,8 +480,8 @@ class OracleSession:
         self._kept_bytes += sum(array.nbytes for array in arrays)
         if self._kept_bytes > (most := most_kept_bytes()):
             raise self._invalid(
-                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: use "
-                "smaller sizes (--fit, --set NAME=VALUE)",
+                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: "
+                "use smaller sizes (--fit, --set NAME=VALUE)",
                 "check",
             )
 

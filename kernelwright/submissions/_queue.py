@@ -75,7 +75,7 @@ def judge_submissions(
         StoreError: the store or the spool cannot be read or written. What was claimed waits again.
     """
     _refuse_bad_settings(settings)
-    queue = _Queue(spool, Judging(settings, store, open_referee, tell, stop), tell)
+    queue = _Queue(spool, Judging(settings, store, open_referee, tell, stop), tell, stop)
     not_before: dict[str, float] = {}
     try:
         while not stop() and (limit is None or sum(queue.report) < limit):
@@ -110,11 +110,12 @@ def _refuse_bad_settings(settings: Settings) -> None:
 class _Queue:
     """Takes claims to their ends, and counts these."""
 
-    def __init__(self, spool: Spool, judging: Judging, tell: Callable[[str], None]) -> None:
+    def __init__(self, spool: Spool, judging: Judging, tell: Callable[[str], None], stop: Callable[[], bool]) -> None:
         self.judging = judging
         self.report = QueueReport()
         self._spool = spool
         self._tell = tell
+        self._stop = stop
         self._strays: set[str] = set()
 
     def rest(self) -> None:
@@ -148,6 +149,9 @@ class _Queue:
             self._release(claim)
             raise error
         self.judging.close()
+        if self._stop():  # an interrupt reaches workers as well, and looks like a fault of theirs
+            self._release(claim)
+            return False
         reason = storable(str(error))
         if claim.tries >= MAX_TRIES:
             return self._finish(claim, Outcome(state="failed", reason=f"not judged in {claim.tries} tries: {reason}"))

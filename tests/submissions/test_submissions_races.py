@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -11,7 +12,7 @@ from collections import Counter
 import pytest
 from submissions_workers import LIMITS, claim_and_wait, claim_many, create_many, put_many
 
-from kernelwright.submissions import Spool, Tokens
+from kernelwright.submissions import Spool, SubmissionError, Tokens
 from kernelwright.submissions._spool import DIED
 
 PROCESSES = 4
@@ -82,7 +83,7 @@ def test_threads_of_one_process_share_a_spool(spool, put):
         for _ in range(10):
             try:
                 put(spool)
-            except Exception as error:
+            except SubmissionError as error:
                 refused.append(error.data["status"])
 
     threads = [threading.Thread(target=submit) for _ in range(4)]
@@ -117,4 +118,4 @@ def test_tokens_that_several_create_are_all_kept(tmp_path, together):
     names = [[f"n{process}.{number}" for number in range(10)] for process in range(PROCESSES)]
     secrets = together(create_many, path, each=names)
     tokens = Tokens(path)
-    assert sorted(tokens.verify(secret).name for secret in secrets) == sorted(sum(names, []))
+    assert sorted(tokens.verify(secret).name for secret in secrets) == sorted(itertools.chain(*names))

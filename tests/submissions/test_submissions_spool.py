@@ -22,6 +22,7 @@ from kernelwright.submissions import (
     SubmissionError,
     TooManySubmissionsError,
 )
+from kernelwright.submissions._files import read_file
 from kernelwright.submissions._ids import is_id, new_id, time_ms_of
 
 PASSED = Outcome(state="judged", evaluations=("E1", "E2"), status="PASSED")
@@ -197,6 +198,15 @@ def test_an_author_may_submit_so_many_in_an_hour_wherever_they_are_by_now(small_
     small_spool.release(claim)
 
 
+def test_one_who_has_submitted_more_than_is_allowed_now_waits_longer(folder, put, clock):
+    for _ in range(3):
+        put(Spool(folder, now=clock))
+        clock.seconds += 100
+    with pytest.raises(TooManySubmissionsError) as caught:
+        put(Spool(folder, SpoolLimits(per_hour=1), now=clock))
+    assert caught.value.data["retry_after_s"] == 3500
+
+
 def test_the_hour_may_begin_in_another_folder_of_what_is_done(small_spool, put, clock):
     clock.seconds = ((int(clock.seconds * 1000) >> 25 << 25) - 1000) / 1000  # a second before a new one begins
     for _ in range(3):
@@ -225,7 +235,7 @@ def test_the_whole_way(spool, folder, put, clock):
     assert (state.state, state.tries, state.problem_id, state.author) == ("waiting", 0, PROBLEM, "ada")
     claim = spool.claim()
     assert (claim.submission, claim.tries, claim.reason) == (first, 1, "")
-    assert spool.state(first.id).state == "judging"
+    assert (spool.state(first.id).state, spool.state(first.id).reason) == ("judging", "")
     assert spool.claim().submission == second
     assert spool.claim() is None
     clock.seconds += 60
@@ -234,8 +244,8 @@ def test_the_whole_way(spool, folder, put, clock):
     assert (finished.state, finished.status, finished.evaluations) == ("judged", "PASSED", ("E1", "E2"))
     assert (finished.finished_at - finished.created_at).total_seconds() == 60
     assert spool.submission(first.id) == first
-    assert spool.claim() is None
     assert not (folder / "claims" / first.id).exists()
+    assert spool.claim() is None
     assert not hasattr(finished, "source")
 
 
@@ -394,6 +404,35 @@ def test_foreign_files_are_left_alone_and_stop_nobody(spool, folder, put):
     put(spool)
     assert spool.claim() is not None
     assert spool.latest()
+
+
+def test_neither_links_nor_what_is_no_file_are_read(spool, folder, put, tmp_path):
+    made = put(spool)
+    path = folder / "incoming" / f"{made.id}.json"
+    path.rename(tmp_path / path.name)
+    path.symlink_to(tmp_path / path.name)
+    assert spool.claim() is None
+    assert spool.submission(made.id) is None
+    assert spool.state(made.id).reason == "its file cannot be read"
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(OSError, match=r"no regular file|Is a directory"):
+            read_file(other, 100)
+    with pytest.raises(OSError, match="larger than 9 bytes"):
+        read_file(tmp_path / path.name, 9)
+
+
+def test_what_was_finished_is_so_even_where_it_has_not_moved(spool, folder, put, monkeypatch):
+    made = put(spool)
+    claim = spool.claim()
+    with monkeypatch.context() as patch:
+        patch.setattr(Spool, "_put_away", full)
+        with pytest.raises(StoreError):
+            spool.finish(claim, PASSED)
+    assert spool.state(made.id).state == "judged"
+    assert spool.claim() is None
+    assert spool.state(made.id).state == "judged"
+    assert [name for name in files(folder) if not name.startswith("done/")] == ["lock"]
 
 
 def test_half_a_submission_is_called_that(spool, folder, put):

@@ -76,6 +76,7 @@ def test_another_process_that_revokes_is_heeded_at_once(tokens, path, calendar):
     again = elsewhere.create("ada").secret
     assert running.verify(secret) is None
     assert running.verify(again).name == "ada"
+    assert len(running.tokens()) == 1
     path.unlink()
     assert running.verify(again) is None
 
