@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-adversarial test-docker test-gpu check format clean
+.PHONY: help setup demo test test-adversarial test-browser test-docker test-gpu check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -24,6 +24,10 @@ test-adversarial: setup ## every attack, with and without the screen, in every s
 		--ignore tests/adversarial/test_untimed.py
 	@KERNELWRIGHT_TEST_SANDBOX=process $(BIN)/python -m pytest -m "" tests/adversarial/test_attacks.py
 	@KERNELWRIGHT_TEST_SANDBOX=docker scripts/with_docker.sh $(BIN)/python -m pytest -m "" tests/adversarial/test_attacks.py
+
+test-browser: setup ## the leaderboard's pages, driven in a headless Chromium (which apt installs where it is missing)
+	@VENV="$(VENV)" sh scripts/setup_browser.sh
+	@$(BIN)/python -m pytest -m browser tests/browser tests/leaderboard
 
 test-docker: setup ## the container sandbox, on an engine of its own (root; docker.io or podman)
 	@scripts/with_docker.sh $(BIN)/python -m pytest -rs -m docker tests/sandbox/test_sandbox_docker.py

@@ -103,7 +103,7 @@ def create_app(
     if spool is not None and access.tokens is not None:
         app.include_router(_routes_submit.routes(site, spool, access.tokens))
     _add_own(app, site, access)
-    _add_errors(app, site)
+    _add_errors(app, site, access)
     return app
 
 
@@ -149,7 +149,7 @@ def _add_own(app: FastAPI, site: Site, access: Access) -> None:
         return answer
 
 
-def _add_errors(app: FastAPI, site: Site) -> None:
+def _add_errors(app: FastAPI, site: Site, access: Access) -> None:
     def told(
         request: Request, status: int, sentence: str, hint: str = "", headers: Mapping[str, str] | None = None
     ) -> Response:
@@ -182,7 +182,9 @@ def _add_errors(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> Response:
-        return PlainTextResponse("something broke; whoever runs this server sees what in its log\n", status_code=500)
+        text = "something broke; whoever runs this server sees what in its log\n"
+        headers = {**access.headers, "Cache-Control": "no-store"}  # this is sent outside of the guard
+        return PlainTextResponse(text, status_code=500, headers=headers)
 
 
 def _described(openapi: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -138,9 +138,10 @@ def board_of(store: Store, place: Place, filters: Filters, costs: Mapping[tuple[
     counted: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in tallies:
         counted[row["author"], row["recipe"]].append(row)
+    entrants = {*by_entrant} if filters.until else {*by_entrant, *counted}  # counts have no dates: they are of today
     entries = [
         _entry(entrant, by_entrant.get(entrant, []), counted.get(entrant, []), len(names), costs.get(entrant, 0.0))
-        for entrant in sorted({*by_entrant, *counted})
+        for entrant in sorted(entrants)
     ]
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -166,7 +167,7 @@ def sort_entries(entries: Iterable[Entry], sort: str, *, ascending: bool = False
     return named if sort == "entrant" else sorted(named, key=key)
 
 
-def progress_of(store: Store, place: Place, problems: Sequence[str], backend: str | None) -> list[dict[str, Any]]:
+def progress_of(store: Store, place: Place, problems: Sequence[str], filters: Filters) -> list[dict[str, Any]]:
     """The board's best so far: each time that a problem's best kernel changed, the geometric mean over all problems.
 
     Of each problem the best confirmed kernel so far counts where there is one, else the best of the searches; one
@@ -177,13 +178,13 @@ def progress_of(store: Store, place: Place, problems: Sequence[str], backend: st
     searched: dict[str, float] = {}
     points = []
     total = 0.0
-    for row in store.progress(place.environment, place.baseline, backend=backend):
+    for row in store.progress(place.environment, place.baseline, backend=filters.backend):
         problem = row["problem"]
-        if problem not in known:
+        if problem not in known or (filters.until and row["created_at"] >= filters.until):
             continue
         into = confirmed if row["confirmed"] else searched
         into[problem] = max(into.get(problem, 0.0), row["median"])
-        value = max(0.0, math.log(confirmed.get(problem, searched.get(problem, 1.0))))
+        value = max(0.0, _log(confirmed.get(problem, searched.get(problem, 1.0))))
         if value != known[problem]:
             total += value - known[problem]
             known[problem] = value
@@ -225,7 +226,7 @@ def _entry(
             best[row["problem"]] = row
     speedups = [row["median"] for row in best.values()]
     logs = np.zeros(problems)
-    logs[: len(speedups)] = np.log(speedups) if speedups else 0.0
+    logs[: len(speedups)] = [_log(speedup) for speedup in speedups]
     mean, low, high = _mean(logs)
     sols = [score for row in best.values() if (score := _sol(row)) is not None]
     shares = [row["own_share"] for row in best.values() if row["own_share"] is not None]
@@ -238,7 +239,7 @@ def _entry(
         mean=mean,
         low=low,
         high=high,
-        solved_mean=math.exp(float(np.mean(np.log(speedups)))) if speedups else None,
+        solved_mean=math.exp(float(np.mean(logs[: len(speedups)]))) if speedups else None,
         fast={f"{p:g}": sum(s > p for s in speedups) / problems for p in THRESHOLDS},
         sol=sum(sols) / len(sols) if sols else None,
         correct_rate=passed / judged if judged else None,
@@ -250,6 +251,11 @@ def _entry(
         judged=judged,
         passed=passed,
     )
+
+
+def _log(speedup: float) -> float:
+    """A speedup's logarithm; what no clock can measure counts as no speedup."""
+    return math.log(speedup) if 0.0 < speedup < math.inf else 0.0
 
 
 def _mean(logs: np.ndarray) -> tuple[float, float, float]:

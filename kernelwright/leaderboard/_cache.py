@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,24 +29,39 @@ _ZIPPED = ("text/", "application/json", "image/svg")
 
 
 class Version:
-    """Says whether a store changed. One connection of its own."""
+    """Says whether a store changed. One connection of its own, which never waits."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self._path = path.absolute()
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._opened = 0
         self._lock = threading.Lock()
 
-    def __call__(self) -> int:
-        """A number that is another one after every commit."""
+    def __call__(self) -> Hashable:
+        """Something that is another one after every commit, and where another file has taken the store's place.
+
+        Raises:
+            OSError, sqlite3.Error: there is no store, or it cannot be read now.
+        """
         with self._lock:
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            status = os.stat(self._path)
+            if self._connection is None or self._file != (status.st_dev, status.st_ino):
+                self.close()
+                uri = f"{self._path.as_uri()}?mode=ro"
+                self._connection = sqlite3.connect(uri, uri=True, timeout=0.0, check_same_thread=False)
+                self._file, self._opened = (status.st_dev, status.st_ino), self._opened + 1
+            return self._opened, self._connection.execute("PRAGMA data_version").fetchone()[0]
 
     def close(self) -> None:
         """Give the connection back."""
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class _Kept(NamedTuple):
-    version: int
+    version: Hashable
     made_s: float
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -57,7 +73,7 @@ class _Kept(NamedTuple):
 class Cache:
     """Keeps whole answers to GET requests by their address, compressed once."""
 
-    def __init__(self, app: ASGIApp, version: Callable[[], int], *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, app: ASGIApp, version: Callable[[], Hashable], *, most_bytes: int = MOST_BYTES) -> None:
         self._app = app
         self._version = version
         self._most_bytes = most_bytes
@@ -71,7 +87,11 @@ class Cache:
             return
         headers = Headers(scope=scope)
         key = (path, scope["query_string"], headers.get("hx-request") == "true")
-        version, now_s = self._version(), time.monotonic()
+        try:
+            version, now_s = self._version(), time.monotonic()
+        except (OSError, sqlite3.Error):  # whoever answers says what is wrong with the store
+            await self._app(scope, receive, send)
+            return
         kept = self._kept.get(key)
         if kept is None or (kept.version != version and now_s - kept.made_s > STALE_S):
             kept = await self._made(scope, receive, version, now_s)
@@ -80,7 +100,7 @@ class Cache:
             self._kept.move_to_end(key)
         await self._answer(kept, headers)(scope, receive, send)
 
-    async def _made(self, scope: Scope, receive: Receive, version: int, now_s: float) -> _Kept:
+    async def _made(self, scope: Scope, receive: Receive, version: Hashable, now_s: float) -> _Kept:
         start: Message = {}
         parts: list[bytes] = []
 

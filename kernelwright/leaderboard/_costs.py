@@ -8,6 +8,7 @@ from collections import defaultdict
 
 from kernelwright.errors import UsageError
 from kernelwright.leaderboard._reader import Reader
+from kernelwright.leaderboard._site import author_of
 from kernelwright.store import RunRow
 
 _MOST_RUNS = 100_000
@@ -42,8 +43,8 @@ class Costs:
         sums: dict[tuple[str, str], list[float | None]] = defaultdict(list)
         for run in store.runs(limit=_MOST_RUNS) if asked else []:
             if run.id in asked:
-                for author in (run.config.coder, *run.config.models):
-                    sums[author, run.config.recipe].append(self._cost(run))
+                for spec in (run.config.coder, *run.config.models):
+                    sums[author_of(spec), run.config.recipe].append(self._cost(run))
         return {who: None if None in costs else sum(c for c in costs if c is not None) for who, costs in sums.items()}
 
     def _cost(self, run: RunRow) -> float | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
 from markupsafe import Markup
 
-MOST_CHARS = 400_000  # beyond it a source is shown plain
+MOST_CHARS = 100_000  # beyond it a source is shown plain
 _CONTEXT = 4
+_MOST_STEPS = 20_000_000  # of a comparison of lines: about a second
+_MOST_PAIRS = 64  # of equal lines, where all of them would take too long
 
 
 class DiffLine(NamedTuple):
@@ -21,22 +25,26 @@ class DiffLine(NamedTuple):
     text: str
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def highlight(source: str, language: str = "python") -> Markup:
-    """A source as HTML with the class ``code``."""
+    """A source as HTML with the class ``code``, without white space at the ends of its lines.
+
+    Lines of nothing but blanks cost Pygments time that grows with their number squared: 100 KB of them, minutes.
+    """
     from pygments import highlight as coloured
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
 
     lexer = get_lexer_by_name(language if len(source) <= MOST_CHARS else "text", stripnl=False)
-    return Markup(coloured(source, lexer, HtmlFormatter(cssclass="code", wrapcode=True)))
+    text = "\n".join(line.rstrip() for line in source.split("\n"))
+    return Markup(coloured(text, lexer, HtmlFormatter(cssclass="code", wrapcode=True)))
 
 
 def difference(before: str, after: str) -> list[DiffLine]:
     """What changed from one source to another, with a few lines around each change."""
     a, b = before.splitlines(), after.splitlines()
     lines: list[DiffLine] = []
-    for group in difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(_CONTEXT):
+    for group in _matcher(a, b).get_grouped_opcodes(_CONTEXT):
         first, last = group[0], group[-1]
         head = f"@@ -{first[1] + 1},{last[2] - first[1]} +{first[3] + 1},{last[4] - first[3]} @@"
         lines.append(DiffLine("hunk", None, None, head))
@@ -47,3 +55,19 @@ def difference(before: str, after: str) -> list[DiffLine]:
             lines += [DiffLine("del", i + 1, None, a[i]) for i in range(a_from, a_to)]
             lines += [DiffLine("add", None, i + 1, b[i]) for i in range(b_from, b_to)]
     return lines
+
+
+def _matcher(a: list[str], b: list[str]) -> difflib.SequenceMatcher[str]:
+    """Compares lines, in time that is bounded: each pair of equal lines may be looked at once for each line.
+
+    Where there are too many such pairs, lines that come often are matched next to others alone, or none are at all.
+    """
+    ours, theirs = Counter(a), Counter(b)
+    pairs = {line: count * theirs[line] for line, count in ours.items()}
+
+    def steps(most: float) -> int:
+        return sum(count for count in pairs.values() if count <= most) * min(len(a), len(b))
+
+    most = next(most for most in (math.inf, _MOST_PAIRS, 0) if steps(most) <= _MOST_STEPS)
+    often = {line for line, count in pairs.items() if count > most}
+    return difflib.SequenceMatcher(often.__contains__, a, b, autojunk=False)

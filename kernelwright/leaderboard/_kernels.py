@@ -211,14 +211,15 @@ def lead_of(store: Store, candidate: Candidate, shown: StoredEvaluation | None) 
     replies: list[dict[str, Any]] = []
     if shown is not None and shown.run_id is not None and shown.step is not None:
         rows = store.query(
-            "SELECT call_id, role, sample, attempt, prompt_sha256 FROM llm_uses "
-            "WHERE run_id = ? AND problem = ? AND step = ? AND role NOT LIKE 'judge%' "
-            "ORDER BY role, sample, attempt LIMIT 8",
+            "SELECT call_id, llm_uses.role, llm_uses.sample, llm_uses.attempt, llm_uses.prompt_sha256, reply_sha256, "
+            "model, output_tokens, cost_usd FROM llm_uses JOIN llm_calls ON llm_calls.id = call_id "
+            "WHERE llm_uses.run_id = ? AND llm_uses.problem = ? AND llm_uses.step = ? "
+            "AND llm_uses.role NOT LIKE 'judge%' "
+            "ORDER BY llm_uses.role, llm_uses.sample, llm_uses.attempt LIMIT 8",
             [shown.run_id, candidate.problem_id, shown.step],
         )
         matching = [row for row in rows if row["prompt_sha256"] == candidate.prompt_sha256]
         for row in matching or rows:
-            reply = store.reply(row["call_id"])
-            text, cut = reply.text[:_REPLY_CHARS], len(reply.text) > _REPLY_CHARS
-            replies.append({**row, "call": reply.call, "text": text, "cut": cut})
+            text = store.get_text(row["reply_sha256"])
+            replies.append({**row, "call": row, "text": text[:_REPLY_CHARS], "cut": len(text) > _REPLY_CHARS})
     return Lead(notes[-4:], replies)

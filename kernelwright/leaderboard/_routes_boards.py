@@ -66,7 +66,7 @@ def routes(site: Site) -> APIRouter:
         found, places = asked(suite, environment, baseline, filters)
         if found is None:
             return site.page(request, "board.html", section="boards", board=None)
-        points = progress_of(site.reader.store, found.place, found.problems, filters.backend) if found.problems else []
+        points = progress_of(site.reader.store, found.place, found.problems, filters) if found.problems else []
         here = next(p for p in places if Place(p["suite"], p["environment"], p["baseline"]) == found.place)
         return site.page(
             request,
@@ -113,10 +113,14 @@ def routes(site: Site) -> APIRouter:
         suite: Text = None,
         environment: Text = None,
         baseline: Text = None,
+        level: Annotated[str | None, Query(pattern=r"^$|^\d{1,4}$")] = None,
+        category: Text = None,
         backend: Text = None,
+        dtype: Text = None,
         until: Annotated[str | None, Query(pattern=_DATE)] = None,
+        sizes: Literal["own", "changed"] = "own",
     ) -> Response:
-        found, _ = asked(suite, environment, baseline, _filters(None, None, backend, None, until, "own"))
+        found, _ = asked(suite, environment, baseline, _filters(level, category, backend, dtype, until, sizes))
         if found is None:
             return as_file(form, [], {"board": None})
         rows = [_best_row(found.best[name]) for name in found.problems if name in found.best]
@@ -166,6 +170,7 @@ def routes(site: Site) -> APIRouter:
     return router
 
 
+_DAY_END = "T23:59:59.999Z"
 _BEST = ("problem", "backend", "author", "recipe", "confirmed", "median", "low", "high", "faster", "latency_ms")
 _BEST_TOO = ("own_share", "candidate", "evaluation_id", "run_id", "inputs", "created_at")
 
@@ -182,13 +187,13 @@ def _filters(
     until: str | None,
     sizes: str,
 ) -> Filters:
-    end = f"{until}T23:59:59.999Z" if until and len(until) == 10 else until
+    end = f"{until}{_DAY_END}" if until and len(until) == 10 else until
     return Filters(int(level) if level else None, category or None, backend or None, dtype or None, end or None, sizes)
 
 
 def _query(place: Place, filters: Filters) -> dict[str, Any]:
     """What a link to this board says."""
-    until = filters.until[:10] if filters.until else None
+    until = filters.until.removesuffix(_DAY_END) if filters.until else None
     sizes = None if filters.sizes == "own" else filters.sizes
     return dict(given(**place._asdict(), **filters._replace(until=until)._asdict() | {"sizes": sizes}))
 

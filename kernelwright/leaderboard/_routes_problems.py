@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
-from kernelwright.datasets import LintRecords
+from kernelwright.datasets import LintFinding, LintRecords
 from kernelwright.errors import UsageError
 from kernelwright.leaderboard._archive_map import archive_of
 from kernelwright.leaderboard._boards import choose_place, places_of
@@ -130,7 +130,7 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
             "problem.html",
             section="problems",
             problem=known,
-            lints=lints.known(known),
+            lints=_findings(lints, known),
             note=known.meta.note,
             runs=_runs_on(site, problem),
             query=given(**where._asdict()) if where else {},
@@ -148,16 +148,27 @@ def _known(site: Site, problem: str) -> Problem:
         raise HTTPException(404, error.message) from error
 
 
+def _findings(lints: LintRecords, problem: Problem) -> tuple[LintFinding, ...]:
+    try:
+        return lints.known(problem)
+    except SyntaxError as error:
+        return (LintFinding(rule="invalid-reference", severity="error", message=f"it is no Python: {error.msg}"),)
+
+
 def _problem_rows(site: Site) -> list[dict[str, Any]]:
     """Every problem with the best confirmed speedup over the first baseline of its fullest place."""
     store = site.reader.store
     best: dict[str, dict[str, Any]] = {}
+    in_use = store.problems_in_use()
+    suite_of = {known["problem"]: known["suite"] for known in in_use}
     places = places_of(store)
     for suite in {place["suite"] for place in places}:
-        place = choose_place([p for p in places if p["suite"] == suite], None, None, None)
+        place = choose_place(places, suite, None, None)
         if place is None:
             continue
         for row in store.entrants(place.environment, place.baseline):
+            if suite_of[row["problem"]] != suite:
+                continue
             held = best.get(row["problem"])
             if held is None or (row["confirmed"], row["low"]) > (held["confirmed"], held["low"]):
                 best[row["problem"]] = row
@@ -165,7 +176,7 @@ def _problem_rows(site: Site) -> list[dict[str, Any]]:
     for row in store.tallies():
         judged[row["problem"]] += row["evaluations"]
     rows = []
-    for known in store.problems_in_use():
+    for known in in_use:
         held = best.get(known["problem"])
         keys = ("median", "low", "high", "confirmed", "baseline", "author", "candidate", "evaluation_id")
         rows.append(

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from kernelwright.errors import KernelwrightError, UsageError
+from kernelwright.errors import KernelwrightError, StoreError, UsageError
 from kernelwright.leaderboard import _runs as runs
 from kernelwright.leaderboard._site import Site
 from kernelwright.leaderboard._tables import Form, as_file
@@ -58,9 +59,13 @@ def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
             reason = f"too large to compare here: kernelwright compare {sides[0].id} {sides[1].id}"
         else:
             try:
-                found = compare_runs(store, *sides, baseline or None)
+                found = compare_runs(
+                    store, runs.without_paths(sides[0]), runs.without_paths(sides[1]), baseline or None
+                )
             except KernelwrightError as error:
                 reason = error.message
+            except ValidationError:
+                reason = "what one of them left behind was written by another version, and cannot be read"
         return site.page(
             request,
             "compare.html",
@@ -136,10 +141,14 @@ def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
     @router.get("/runs/{run}/replies/{call}", response_class=Response, summary="A model's whole reply")
     def reply(run: RunId, call: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]) -> Response:
         known = _known(site, run)
-        used = "SELECT 1 FROM llm_uses WHERE run_id = ? AND call_id = ? LIMIT 1"
-        if not site.reader.store.query(used, [known.id, call]):
+        used = (
+            "SELECT reply_sha256 FROM llm_uses JOIN llm_calls ON llm_calls.id = call_id "
+            "WHERE llm_uses.run_id = ? AND call_id = ? LIMIT 1"
+        )
+        rows = site.reader.store.query(used, [known.id, call])
+        if not rows:
             raise HTTPException(404, "this run used no such reply")
-        return _plain(site.reader.store.reply(call).text)
+        return _plain(site.reader.store.get_text(rows[0]["reply_sha256"]))
 
     @router.get("/runs/{run}/prompts/{sha}", response_class=Response, summary="A prompt")
     def prompt(run: RunId, sha: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> Response:
@@ -164,7 +173,10 @@ def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
             try:
                 seen, beat_s = None, time.monotonic()
                 while not await request.is_disconnected():
-                    now = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
+                    try:
+                        now = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
+                    except StoreError:  # whoever listens asks anew, and is told
+                        return
                     if now is None:
                         return
                     if now != seen:

@@ -157,29 +157,41 @@ def winners_of(store: Store, run: RunRow) -> list[dict[str, Any]]:
 
 def settings_of(run: RunRow) -> str:
     """What a run was asked for, as JSON, without the paths of its machine."""
-    told = run.config.model_dump(mode="json", exclude={"suite_dirs", "problems"})
-    for name in ("coder", "judge", "verifier"):
-        told[name] = spec_of(told[name])
-    told["models"] = [spec_of(spec) for spec in told["models"]]
-    told["settings"] = {name: value for name, value in told["settings"].items() if not _is_path(value)}
+    told = without_paths(run).config.model_dump(mode="json", exclude={"suite_dirs", "problems"})
     return json.dumps(told, indent=2, default=str)
 
 
-def _is_path(value: Any) -> bool:
+def without_paths(run: RunRow) -> RunRow:
+    """A run whose configuration names no place of its machine."""
+    config = run.config
+    changed = {
+        **{name: spec_of(getattr(config, name)) for name in ("coder", "judge", "verifier")},
+        "models": tuple(map(spec_of, config.models)),
+        "suite_dirs": (),
+        "settings": {name: value for name, value in config.settings.items() if not _has_path(value)},
+    }
+    return run.model_copy(update={"config": config.model_copy(update=changed)})
+
+
+def _has_path(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_path, value))
     return isinstance(value, str) and "/" in value
 
 
 def transcript_of(store: Store, run_id: str, *, problem: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
     """What models were asked and said in a run, in the order in which it was used."""
-    return store.query(
+    rows = store.query(
         "SELECT llm_uses.problem, llm_uses.step, llm_uses.role, llm_uses.sample, llm_uses.attempt, llm_uses.reused, "
         "llm_uses.call_id, llm_uses.prompt_sha256, llm_uses.created_at, llm_calls.provider, llm_calls.model, "
         "llm_calls.input_tokens, llm_calls.output_tokens, llm_calls.cost_usd, llm_calls.seconds, "
-        "substr(CAST(blobs.content AS TEXT), 1, ?) AS excerpt, blobs.size_bytes "
+        "substr(blobs.content, 1, ?) AS excerpt, blobs.size_bytes "
         "FROM llm_uses JOIN llm_calls ON llm_calls.id = llm_uses.call_id "
         "JOIN blobs ON blobs.sha256 = llm_calls.reply_sha256 "
         "WHERE llm_uses.run_id = ? AND (? IS NULL OR llm_uses.problem = ?) "
         "ORDER BY llm_uses.problem, llm_uses.step, llm_uses.role DESC, llm_uses.sample, llm_uses.attempt "
         "LIMIT ? OFFSET ?",
-        [_EXCERPT, run_id, problem, problem, limit, offset],
+        [4 * _EXCERPT, run_id, problem, problem, limit, offset],
     )
+    # A reply may hold what is no UTF-8, which SQLite would not hand out as a text; a character has four bytes at most.
+    return [{**row, "excerpt": row["excerpt"].decode("utf-8", "replace")[:_EXCERPT]} for row in rows]

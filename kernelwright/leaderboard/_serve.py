@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _CONCURRENT = 512
+_WAITING = 128  # connections that nobody has taken yet
 _KEEP_ALIVE_S = 20
 
 
@@ -56,7 +60,9 @@ def access_of(options: ServeOptions) -> Access:
         raise UsageError(
             f"{options.host} can be reached from other machines", hint="add --public, with tokens, or leave --host out"
         )
-    scopes = {scope for token in tokens.tokens() if token.revoked_at is None for scope in token.scopes}
+    moment = datetime.now(UTC)
+    good = (token for token in tokens.tokens() if token.state_at(moment) == "active")
+    scopes = {scope for token in good for scope in token.scopes}
     if options.public and "read" not in scopes:
         raise UsageError(
             "a public board needs a token for reading", hint="make one: kernelwright tokens create NAME --scope read"
@@ -118,6 +124,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             raise UsageError(
                 f"cannot listen on {options.host}:{options.port}: {error.strerror}", hint="choose another --port"
             ) from None
+        listener.listen(_WAITING)  # whoever is told the address may ask at once
         host = f"[{options.host}]" if ":" in options.host else options.host
         started(f"http://{host}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
@@ -131,5 +138,18 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
-        with suppress(KeyboardInterrupt):  # how whoever started it ends it
+        with _ended_by_signals():
             uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM, which uvicorn raises again when it has ended, are how whoever started a server ends it."""
+    ours = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if ours else None
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)

@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from kernelwright import __version__
 from kernelwright.leaderboard._highlight import highlight
 from kernelwright.leaderboard._reader import Reader
+from kernelwright.leaderboard._tables import finite
 
 _HERE = Path(__file__).parent
 _WITH_PATHS = ("replay", "mailbox", "policy")
@@ -78,22 +78,24 @@ class Site:
         self._templates.filters |= {"data": json_data, "spec": spec_of}
 
     def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A page, or, where htmx asks for a part of one, its block ``main``'s inside alone."""
-        return HTMLResponse(self.text(request, template, **context), status_code=status)
+        """A page. What of it is no UTF-8 (half a surrogate pair that a model wrote) becomes a question mark."""
+        text = self.text(request, template, **context)
+        return HTMLResponse(text.encode("utf-8", "replace"), status_code=status)
 
     def text(self, request: Request, template: str, **context: Any) -> str:
         """A template's text."""
-        return self._templates.get_template(template).render(link=linker(request.url), request=request, **context)
+        return self._templates.get_template(template).render(link=linker(request), request=request, **context)
 
 
-def linker(url: URL) -> Callable[..., str]:
+def linker(request: Request) -> Callable[..., str]:
     """Makes links to the same page with other values in its query; None takes a name out."""
+    path = path_of(request.scope["path"].removeprefix("/"))  # a URL's own path is not quoted again as it was
 
     def link(**changes: Any) -> str:
-        changed = url.remove_query_params(list(changes))
+        changed = request.url.remove_query_params(list(changes))
         kept = {name: str(value) for name, value in changes.items() if value is not None}
         changed = changed.include_query_params(**kept) if kept else changed
-        return f"{changed.path}?{changed.query}" if changed.query else changed.path
+        return f"{path}?{changed.query}" if changed.query else path
 
     return link
 
@@ -102,6 +104,12 @@ def spec_of(spec: str) -> str:
     """A coder's or judge's name, without the folders of a path in it: those are nobody else's business."""
     kind, colon, where = spec.partition(":")
     return f"{kind}:{where.rstrip('/').rpartition('/')[2]}" if colon and "/" in where and kind in _WITH_PATHS else spec
+
+
+def author_of(spec: str) -> str:
+    """By which name the kernels of a coder go: its specification, or the word alone where a path follows it."""
+    kind = spec.partition(":")[0]
+    return kind if kind in _WITH_PATHS else spec
 
 
 def path_of(*parts: str) -> str:
@@ -113,7 +121,7 @@ def json_data(value: Any) -> str:
     """JSON that may stand inside a script element: no part of it can end the element."""
     from markupsafe import Markup
 
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 

@@ -77,7 +77,7 @@ def histogram(
                 )
         parts.append(f'<line class="axis" x1="{_LEFT}" y1="{base}" x2="{WIDTH - _RIGHT}" y2="{base}"/>')
         parts.append(_text(_LEFT, base - row + 14, f"{one.name} ({len(one.values)})", "start"))
-    parts += _ticks(low, high, across, height - _BOTTOM, label, math.exp if log else None)
+    parts += _ticks(low, high, across, height - _BOTTOM, label, _exp if log else None)
     if mark is not None:
         at = across(to(mark))
         parts.append(f'<line class="mark" x1="{at:.1f}" y1="{_TOP}" x2="{at:.1f}" y2="{height - _BOTTOM}"/>')
@@ -154,6 +154,11 @@ def lineage(generations: Sequence[Sequence[Node]], edges: Sequence[tuple[str, st
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     span = (high - low) or 1.0
     return lambda value: start + (value - low) / span * (end - start)
+
+
+def _exp(value: float) -> float:
+    """The exponential; of what is beyond all floats, the greatest that there is."""
+    return math.exp(min(value, 709.0))
 
 
 def _ticks(

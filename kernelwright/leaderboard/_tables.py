@@ -12,7 +12,7 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 Form = Literal["json", "csv"]
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what a spreadsheet would run
 
 
 def as_file(form: Form, rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any] | None = None) -> Response:
@@ -22,7 +22,7 @@ def as_file(form: Form, rows: Sequence[Mapping[str, Any]], about: Mapping[str, A
         about: what the JSON says of the table besides its ``rows``.
     """
     if form == "json":
-        body = json.dumps({**(about or {}), "rows": [_plain(row) for row in rows]}, allow_nan=False, default=str)
+        body = json.dumps({**(about or {}), "rows": [finite(row) for row in rows]}, allow_nan=False, default=str)
         return Response(body, media_type="application/json")
     text = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -30,16 +30,17 @@ def as_file(form: Form, rows: Sequence[Mapping[str, Any]], about: Mapping[str, A
     writer.writerow(names)
     for row in rows:
         writer.writerow([_cell(row.get(name)) for name in names])
-    return Response(text.getvalue(), media_type="text/csv; charset=utf-8")
+    return Response(text.getvalue().encode("utf-8", "replace"), media_type="text/csv; charset=utf-8")
 
 
-def _plain(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Plain data with None for each number that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 
@@ -49,6 +50,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(_plain(value), default=str)
+        return json.dumps(finite(value), default=str)
     text = str(value)
     return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text

@@ -93,23 +93,29 @@
       .catch(() => location.assign(url));
   };
 
+  let reset = new Set(); // names of filters that mean nothing once the one that was changed last has another value
+
   const submitFilters = (form) => {
     if (!form.reportValidity()) return;
     const url = new URL(form.getAttribute("action") || location.pathname, location.href);
     url.search = "";
     for (const [key, value] of new FormData(form)) {
-      if (value !== "") url.searchParams.append(key, value);
+      if (value !== "" && !reset.has(key)) url.searchParams.append(key, value);
     }
     load(url.pathname + url.search, resultsOf(form));
   };
 
   let typing = 0;
+  let turning = false; // a page was turned: the next one is read from its top
 
   const setUpFilters = () => {
     const filtersOf = (event) => {
-      const form = event.target.closest?.("form.filters:not([hx-get])"); // those with hx-get are htmx's own
+      const form = event.target.closest?.("form.filters:not([hx-get], [data-plain])"); // hx-get: htmx's own
       return form && (form.getAttribute("method") ?? "get").toLowerCase() === "get" ? form : null;
     };
+    document.addEventListener("input", (event) => {
+      reset = new Set(event.target.dataset?.resets?.split(" "));
+    }, true);
     document.addEventListener("change", (event) => {
       const form = filtersOf(event);
       if (form) submitFilters(form);
@@ -133,6 +139,7 @@
       const plain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
       if (!link || !plain || link.origin !== location.origin || link.pathname !== location.pathname) return;
       event.preventDefault();
+      turning = link.closest(".pager") !== null;
       load(link.pathname + link.search, resultsOf(link));
     });
   };
@@ -140,6 +147,7 @@
   // Charts -----------------------------------------------------------------------------------------------------------
 
   const charts = new Map(); // element -> its uPlot
+  const drawn = new WeakMap(); // element -> the data that it shows, as text
   const watcher = new ResizeObserver((entries) => {
     for (const { target } of entries) fitChart(target);
   });
@@ -181,6 +189,7 @@
     [60, "{HH}:{mm}", DAY, null, DAY, null, null, null, 1],
     [1, "{HH}:{mm}:{ss}", DAY, null, DAY, null, null, null, 1],
   ];
+  const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((one) => [one, 2 * one, 5 * one]);
   const utc = (epoch) => uPlot.tzDate(new Date(epoch * 1000), "UTC");
 
   const axis = (label, text, line, font, more) => ({
@@ -194,8 +203,10 @@
     const [text, line, ...strokes] = colours(element, ["muted", "line", ...hues]);
     const font = `12px ${getComputedStyle(element).fontFamily}`;
     const paths = kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
+    const incrs = data.x.every(Number.isInteger) ? WHOLE : undefined; // no marks between counts
     const ySize = (_, values) => 14 + 7 * Math.max(2, ...(values ?? []).map((value) => String(value ?? "").length));
     return {
+      title: data.y_label, // above and not along the axis, where a long one has no room
       width: Math.max(element.clientWidth, 120),
       height: 200,
       tzDate: utc,
@@ -204,8 +215,8 @@
         y: { distr: log.includes("y") ? 3 : 1 },
       },
       axes: [
-        axis(data.x_label, text, line, font, x === "time" ? { size: 42, values: TIMES } : { size: 30 }),
-        axis(data.y_label, text, line, font, { size: ySize }),
+        axis(data.x_label, text, line, font, x === "time" ? { size: 42, space: 84, values: TIMES } : { size: 30, incrs }),
+        axis(undefined, text, line, font, { size: ySize, labelSize: 0 }),
       ],
       series: [
         { label: data.x_label, value: x === "time" ? "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" : (_, value) => shown(value) },
@@ -231,21 +242,27 @@
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", describe(data));
     }
-    plot.root.querySelector(".u-legend").setAttribute("aria-hidden", "true"); // the label says the same
+    for (const part of all(".u-legend, .u-title", plot.root)) part.setAttribute("aria-hidden", "true"); // as the label says
     charts.set(element, plot);
+    drawn.set(element, element.querySelector("script").textContent);
     fitChart(element);
     watcher.observe(element);
   };
 
-  // Canvas and legend together take the height that the style sheet reserves, so that nothing below moves.
+  // Title, canvas and legend together take the height that the style sheet reserves, so that nothing below moves. uPlot
+  // sets widths in a microtask, and until then the legend stands in a column.
   const fitChart = (element) => {
-    const plot = charts.get(element);
     const width = element.clientWidth;
+    const plot = charts.get(element);
     if (!plot || !width) return;
-    const reserved = parseFloat(getComputedStyle(element).minHeight) || 320;
     if (plot.width !== width) plot.setSize({ width, height: plot.height });
-    const height = Math.max(120, Math.floor(reserved - plot.root.querySelector(".u-legend").offsetHeight));
-    if (plot.height !== height) plot.setSize({ width, height });
+    queueMicrotask(() => {
+      if (charts.get(element) !== plot) return;
+      const reserved = parseFloat(getComputedStyle(element).minHeight) || 320;
+      const beside = all(".u-legend, .u-title", plot.root).reduce((sum, part) => sum + part.offsetHeight, 0);
+      const height = Math.max(120, Math.floor(reserved - beside));
+      if (plot.height !== height) plot.setSize({ width, height });
+    });
   };
 
   const dropChart = (element) => {
@@ -256,7 +273,8 @@
 
   const drawCharts = () => {
     for (const element of charts.keys()) {
-      if (!element.isConnected) dropChart(element);
+      const same = element.isConnected && element.querySelector(".uplot");
+      if (!same || element.querySelector("script").textContent !== drawn.get(element)) dropChart(element);
     }
     if (!window.uPlot) return;
     for (const element of all(".chart")) {
@@ -272,6 +290,7 @@
   // Live regions: the stream only says that something changed, and the server is asked for it ------------------------
 
   const LEAST_MS = 1000; // between two refreshes
+  const SETTLED_MS = 2500; // the server may answer with what it knew two seconds ago
   const MOST_WAIT_MS = 30000; // between two tries to connect
   const streams = new Map(); // element -> what stops and starts it
 
@@ -284,14 +303,20 @@
 
   const refresher = (element) => {
     let timer = 0;
+    let settling = 0;
     let last = 0;
     const refresh = () => {
       timer = 0;
       last = Date.now();
-      htmx.ajax("GET", element.dataset.fragment, { source: element, target: element, swap: "innerHTML" })
+      const select = `#${CSS.escape(element.id)}`; // what does not change stays: focus, selection, open details
+      htmx.ajax("GET", element.dataset.fragment, { source: element, target: element, select, swap: "outerMorph" })
         .catch(() => {}); // htmx has logged it, and the next change asks again
     };
-    return () => { timer ||= setTimeout(refresh, Math.max(0, last + LEAST_MS - Date.now())); };
+    return () => {
+      timer ||= setTimeout(refresh, Math.max(0, last + LEAST_MS - Date.now()));
+      clearTimeout(settling);
+      settling = setTimeout(refresh, SETTLED_MS);
+    };
   };
 
   const follow = (element) => {
@@ -354,10 +379,11 @@
   // What htmx swaps --------------------------------------------------------------------------------------------------
 
   // A region that scrolls is reached with the keyboard, and has a name.
-  const SCROLLERS = ".scroll, .code, figure.plot, .copy > pre, .copy > code";
+  const SCROLLERS = ".scroll, .code, figure.plot, .copy > pre, .copy > code, pre.said";
   const markScrollers = () => {
     for (const element of all(SCROLLERS)) {
-      if (element.scrollWidth > element.clientWidth + 1) element.tabIndex = 0;
+      const wide = element.scrollWidth > element.clientWidth + 1;
+      if (wide || element.scrollHeight > element.clientHeight + 1) element.tabIndex = 0;
       else element.removeAttribute("tabindex");
       const caption = element.matches(".scroll") && element.querySelector("caption");
       if (!caption) continue;
@@ -402,7 +428,7 @@
       const { sourceElement, request } = event.detail.ctx;
       if (!sourceElement.matches("form.filters")) return;
       for (const [key, value] of [...request.body]) {
-        if (value === "") request.body.delete(key);
+        if (value === "" || reset.has(key)) request.body.delete(key);
       }
     });
     document.addEventListener("htmx:before:response", (event) => {
@@ -417,8 +443,13 @@
     document.addEventListener("htmx:after:swap", (event) => {
       restore(before);
       refreshPage();
-      const caption = event.detail.ctx.push && resultsOf(event.target)?.querySelector?.("caption");
+      const { push, target } = event.detail.ctx;
+      if (!push) return;
+      const results = document.getElementById(target?.id); // what took the target's place
+      const caption = results?.querySelector("caption");
       if (caption) announce(caption.textContent.trim());
+      if (turning && results && results.getBoundingClientRect().top < 0) results.scrollIntoView();
+      turning = false;
     });
   };
 
@@ -427,5 +458,6 @@
   setUpSwaps();
   refreshPage();
   addEventListener("resize", markScrollers);
+  document.addEventListener("toggle", markScrollers, true); // details were opened; the event does not bubble
   document.addEventListener("visibilitychange", pauseHidden);
 })();
