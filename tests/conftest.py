@@ -33,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "untimed: judges candidates and times nothing, so that it may run beside others")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the folder that only a browser's driver can import alone where its tests are not asked for."""
+    left_out = "not browser" in config.getoption("markexpr", "")
+    return True if left_out and collection_path == TESTS / "browser" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark those tests ``alone``."""
     for item in items:

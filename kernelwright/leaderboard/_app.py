@@ -111,8 +111,8 @@ def _add_own(app: FastAPI, site: Site, access: Access) -> None:
     """What belongs to no page: assets, health, the login, the description."""
 
     @app.get("/static/{tag}/{name:path}", include_in_schema=False)
-    def asset(tag: str, name: str) -> Response:
-        found = site.assets.answer(tag, name)
+    def asset(request: Request, tag: str, name: str) -> Response:
+        found = site.assets.answer(tag, name, zipped="gzip" in request.headers.get("accept-encoding", ""))
         if found is None:
             raise HTTPException(404, "there is no such file")
         return found

@@ -184,7 +184,8 @@ def _told(store: Store, shas: Sequence[str], problem: str) -> dict[str, dict[str
     """By hash: the operator that made a kernel, and how it fared."""
     marks = ", ".join("?" * len(shas))
     rows = store.query(
-        "SELECT candidates.sha256, candidates.operator, max(standings.median) AS median, "
+        "SELECT candidates.sha256, candidates.operator, "
+        "max(iif(standings.baseline = 'eager', standings.median, NULL)) AS eager, max(standings.median) AS most, "
         "(SELECT status FROM evaluations WHERE candidate_id = candidates.id ORDER BY id DESC LIMIT 1) AS status "
         "FROM candidates LEFT JOIN standings ON standings.candidate_id = candidates.id "
         f"WHERE candidates.problem = ? AND candidates.sha256 IN ({marks}) GROUP BY candidates.id",
@@ -197,8 +198,20 @@ def _node(sha: str, told: Mapping[str, Any] | None, shown: Candidate) -> Node:
     href = "" if told is None else f"{path_of('kernels', sha)}?problem={path_of(shown.problem_id)[1:]}"
     if told is None:
         return Node(sha, sha[:10], "", "not judged here", sha == shown.sha256)
-    fared = f"{told['median']:.2f}x" if told["median"] is not None else str(told["status"] or "").lower()
+    fared = (
+        f"{median:.2f}x" if (median := told["eager"] or told["most"]) is not None else str(told["status"] or "").lower()
+    )
     return Node(sha, f"{sha[:8]} {told['operator'][:9]}", href, fared, sha == shown.sha256)
+
+
+def _written_at(store: Store, candidate: Candidate, run_id: str) -> int | None:
+    """The step of a run at which a kernel was first judged: that of the reply that wrote it."""
+    rows = store.query(
+        "SELECT min(step) AS step FROM evaluations JOIN candidates ON candidates.id = candidate_id "
+        "WHERE run_id = ? AND sha256 = ? AND problem = ?",
+        [run_id, candidate.sha256, candidate.problem_id],
+    )
+    return None if rows[0]["step"] is None else int(rows[0]["step"])
 
 
 def lead_of(store: Store, candidate: Candidate, shown: StoredEvaluation | None) -> Lead:
@@ -209,14 +222,15 @@ def lead_of(store: Store, candidate: Candidate, shown: StoredEvaluation | None) 
     if shown is not None and shown.step is not None:
         notes = [note for note in notes if note.step is None or note.step <= shown.step]
     replies: list[dict[str, Any]] = []
-    if shown is not None and shown.run_id is not None and shown.step is not None:
+    step = None if shown is None or shown.run_id is None else _written_at(store, candidate, shown.run_id)
+    if shown is not None and step is not None:
         rows = store.query(
             "SELECT call_id, llm_uses.role, llm_uses.sample, llm_uses.attempt, llm_uses.prompt_sha256, reply_sha256, "
             "model, output_tokens, cost_usd FROM llm_uses JOIN llm_calls ON llm_calls.id = call_id "
             "WHERE llm_uses.run_id = ? AND llm_uses.problem = ? AND llm_uses.step = ? "
             "AND llm_uses.role NOT LIKE 'judge%' "
             "ORDER BY llm_uses.role, llm_uses.sample, llm_uses.attempt LIMIT 8",
-            [shown.run_id, candidate.problem_id, shown.step],
+            [shown.run_id, candidate.problem_id, step],
         )
         matching = [row for row in rows if row["prompt_sha256"] == candidate.prompt_sha256]
         for row in matching or rows:

@@ -189,7 +189,7 @@ def transcript_of(store: Store, run_id: str, *, problem: str | None, offset: int
         "FROM llm_uses JOIN llm_calls ON llm_calls.id = llm_uses.call_id "
         "JOIN blobs ON blobs.sha256 = llm_calls.reply_sha256 "
         "WHERE llm_uses.run_id = ? AND (? IS NULL OR llm_uses.problem = ?) "
-        "ORDER BY llm_uses.problem, llm_uses.step, llm_uses.role DESC, llm_uses.sample, llm_uses.attempt "
+        "ORDER BY llm_uses.problem, llm_uses.step, llm_uses.role, llm_uses.sample, llm_uses.attempt "
         "LIMIT ? OFFSET ?",
         [4 * _EXCERPT, run_id, problem, problem, limit, offset],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import mimetypes
@@ -33,18 +34,22 @@ class Assets:
             path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in (".js", ".css", ".svg")
         ]
         self._bodies = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+        self._zipped = {name: gzip.compress(body, 9, mtime=0) for name, body in self._bodies.items()}
         self._hashes = {name: hashlib.sha256(body).hexdigest()[:16] for name, body in self._bodies.items()}
 
     def address(self, name: str) -> str:
         """Where an asset is served. Raises KeyError where there is none."""
         return f"/static/{self._hashes[name]}/{name}"
 
-    def answer(self, tag: str, name: str) -> Response | None:
-        """The asset, where it has that content; else None."""
+    def answer(self, tag: str, name: str, *, zipped: bool = False) -> Response | None:
+        """The asset, where it has that content; else None. ``zipped``: whoever asks takes gzip."""
         if self._hashes.get(name) != tag:
             return None
         kind = mimetypes.guess_type(name)[0] or "text/plain"
-        return Response(self._bodies[name], media_type=kind, headers={"Cache-Control": _FOREVER})
+        headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
+        if zipped:
+            return Response(self._zipped[name], media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(self._bodies[name], media_type=kind, headers=headers)
 
 
 class Site:

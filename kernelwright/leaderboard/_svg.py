@@ -111,7 +111,7 @@ def roofline(intensity: float, gflop_s: float, ceiling: Ceiling, title: str) -> 
             f"{ceiling.gflop_s:.0f} GFLOP/s",
             "start",
         ),
-        _text(_LEFT + 6, up(math.log10(ceiling.gb_s * 10**low)) - 14, f"{ceiling.gb_s:.1f} GB/s", "start"),
+        _text(_LEFT + 14, up(math.log10(ceiling.gb_s * 10**low)) + 2, f"{ceiling.gb_s:.1f} GB/s", "start"),
         f'<line class="mark" x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{limit:.1f}"/>',
         f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{gflop_s:.3g} GFLOP/s</title></circle>',
         _text(x + 9, y + 4, f"{gflop_s:.3g} GFLOP/s", "start"),
