@@ -198,9 +198,8 @@ def _node(sha: str, told: Mapping[str, Any] | None, shown: Candidate) -> Node:
     href = "" if told is None else f"{path_of('kernels', sha)}?problem={path_of(shown.problem_id)[1:]}"
     if told is None:
         return Node(sha, sha[:10], "", "not judged here", sha == shown.sha256)
-    fared = (
-        f"{median:.2f}x" if (median := told["eager"] or told["most"]) is not None else str(told["status"] or "").lower()
-    )
+    median = told["eager"] or told["most"]
+    fared = str(told["status"] or "").lower() if median is None else f"{median:.2f}x"
     return Node(sha, f"{sha[:8]} {told['operator'][:9]}", href, fared, sha == shown.sha256)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the leaderboard needs kernelwright[web]")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from leaderboard_browser import Browser

@@ -326,7 +326,8 @@ def test_all_colours_of_text_are_checked():
 
 
 def test_code_is_coloured_by_names_that_pygments_uses():
-    token = pytest.importorskip("pygments.token")
+    from pygments import token
+
     known = set(token.STANDARD_TYPES.values())
     classes: set[str] = set()
     for group, value in re.findall(r"\.code :is\(([^)]*)\) \{ color: var\(--([\w-]+)\)", _style()):

@@ -14,8 +14,6 @@ from leaderboard_world import World, fill, make_app
 from kernelwright.leaderboard._access import Access
 from kernelwright.submissions import Spool, SpoolLimits, Tokens
 
-schemathesis = pytest.importorskip("schemathesis", reason="pip install 'kernelwright[browser]'")
-
 pytestmark = pytest.mark.browser
 EXAMPLES = 10  # of each operation
 LIMITS = SpoolLimits(per_hour=100_000, pending=100_000)
@@ -44,6 +42,8 @@ def site(tmp_path_factory):
 
 
 def test_no_request_that_the_description_allows_or_forbids_is_a_fault_of_ours(site):
+    import schemathesis  # comes with the extra "browser"
+
     browser, there, secret = site
     schema = schemathesis.openapi.from_asgi("/openapi.json", browser.app, headers={"host": "localhost"})
     asker = Asker(browser, there, secret)
