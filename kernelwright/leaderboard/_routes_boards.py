@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from kernelwright.errors import UsageError
@@ -26,9 +27,51 @@ from kernelwright.leaderboard._site import Site, given
 from kernelwright.leaderboard._tables import Form, as_file
 
 Sort = Literal["mean", "fast_0", "fast_1", "fast_1.5", "fast_2", "sol", "correct", "coverage", "own", "cost", "entrant"]
-Text = Annotated[str | None, Query(max_length=200)]
+Short = Annotated[str | None, Field(max_length=200)]
 _DATE = r"^$|^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?Z?)?$"
+_DAY_END = "T23:59:59.999Z"
 assert set(Sort.__args__) == set(SORTS)  # type: ignore[attr-defined]
+
+
+class PlaceQuery(BaseModel):
+    """Which board; what is left open is taken from the fullest one that fits."""
+
+    suite: Short = None
+    environment: Short = None
+    baseline: Short = None
+    backend: Short = None
+
+
+class BoardQuery(PlaceQuery):
+    """What narrows a board. ``until`` is a date, or a time in UTC: the board as it was then."""
+
+    level: Annotated[str | None, Field(pattern=r"^$|^\d{1,4}$")] = None
+    category: Short = None
+    dtype: Short = None
+    until: Annotated[str | None, Field(pattern=_DATE)] = None
+    sizes: Literal["own", "changed"] = "own"
+
+    @property
+    def filters(self) -> Filters:
+        """The same as figures are narrowed by; a date stands for its end."""
+        until = f"{self.until}{_DAY_END}" if self.until and len(self.until) == 10 else self.until
+        level = int(self.level) if self.level else None
+        narrowed = (self.category or None, self.backend or None, self.dtype or None, until or None)
+        return Filters(level, *narrowed, self.sizes)
+
+
+class SortedQuery(BoardQuery):
+    """And how its rows are ordered."""
+
+    sort: Sort = "mean"
+    order: Literal["asc", "desc"] = "desc"
+
+
+class EntrantQuery(PlaceQuery):
+    """Whose kernels."""
+
+    author: Annotated[str, Field(max_length=200)]
+    recipe: Annotated[str, Field(max_length=200)] = ""
 
 
 def routes(site: Site) -> APIRouter:
@@ -36,141 +79,85 @@ def routes(site: Site) -> APIRouter:
     router = APIRouter(tags=["boards"])
     costs = Costs(site.reader)
 
-    def asked(
-        suite: str | None,
-        environment: str | None,
-        baseline: str | None,
-        filters: Filters,
-    ) -> tuple[Board | None, list[dict[str, Any]]]:
-        store = site.reader.store
-        places = places_of(store)
-        place = choose_place(places, suite or None, environment or None, baseline or None)
-        return (None if place is None else board_of(store, place, filters, costs.by_entrant())), places
+    def place_of(query: PlaceQuery) -> tuple[Place | None, list[dict[str, Any]]]:
+        places = places_of(site.reader.store)
+        return choose_place(places, query.suite or None, query.environment or None, query.baseline or None), places
+
+    def asked(query: BoardQuery) -> tuple[Board | None, list[dict[str, Any]]]:
+        place, places = place_of(query)
+        if place is None:
+            return None, places
+        return board_of(site.reader.store, place, query.filters, costs.by_entrant()), places
 
     @router.get("/", response_class=Response, summary="A board as a page")
-    def board(
-        request: Request,
-        suite: Text = None,
-        environment: Text = None,
-        baseline: Text = None,
-        level: Annotated[str | None, Query(pattern=r"^$|^\d{1,4}$")] = None,
-        category: Text = None,
-        backend: Text = None,
-        dtype: Text = None,
-        until: Annotated[str | None, Query(pattern=_DATE)] = None,
-        sizes: Literal["own", "changed"] = "own",
-        sort: Sort = "mean",
-        order: Literal["asc", "desc"] = "desc",
-    ) -> Response:
-        filters = _filters(level, category, backend, dtype, until, sizes)
-        found, places = asked(suite, environment, baseline, filters)
+    def board(request: Request, query: Annotated[SortedQuery, Query()]) -> Response:
+        found, places = asked(query)
         if found is None:
             return site.page(request, "board.html", section="boards", board=None)
-        points = progress_of(site.reader.store, found.place, found.problems, filters) if found.problems else []
+        points = progress_of(site.reader.store, found.place, found.problems, found.filters) if found.problems else []
         here = next(p for p in places if Place(p["suite"], p["environment"], p["baseline"]) == found.place)
         return site.page(
             request,
             "board.html",
             section="boards",
             board=found,
-            entries=sort_entries(found.entries, sort, ascending=order == "asc") if found.problems else [],
+            entries=_sorted(found, query),
             ranks=_ranks(found),
             places=places,
             here=here,
-            sort=sort,
-            order=order,
-            query=_query(found.place, filters),
+            sort=query.sort,
+            order=query.order,
+            query=_query(found.place, found.filters),
             chart=_chart(points),
             has_charts=len(points) > 1,
         )
 
     @router.get("/board.{form}", response_class=Response, summary="A board's rows")
-    def board_file(
-        form: Form,
-        suite: Text = None,
-        environment: Text = None,
-        baseline: Text = None,
-        level: Annotated[str | None, Query(pattern=r"^$|^\d{1,4}$")] = None,
-        category: Text = None,
-        backend: Text = None,
-        dtype: Text = None,
-        until: Annotated[str | None, Query(pattern=_DATE)] = None,
-        sizes: Literal["own", "changed"] = "own",
-        sort: Sort = "mean",
-        order: Literal["asc", "desc"] = "desc",
-    ) -> Response:
-        found, _ = asked(suite, environment, baseline, _filters(level, category, backend, dtype, until, sizes))
+    def board_file(form: Form, query: Annotated[SortedQuery, Query()]) -> Response:
+        found, _ = asked(query)
         if found is None or not found.problems:
             return as_file(form, [], {"board": None})
         ranks = _ranks(found)
-        rows = [_row(entry, ranks) for entry in sort_entries(found.entries, sort, ascending=order == "asc")]
         about = {"board": found.place._asdict(), "filters": found.filters._asdict(), "problems": found.problems}
-        return as_file(form, rows, about)
+        return as_file(form, [_row(entry, ranks) for entry in _sorted(found, query)], about)
 
     @router.get("/best.{form}", response_class=Response, summary="The best kernel of each problem of a board")
-    def best_file(
-        form: Form,
-        suite: Text = None,
-        environment: Text = None,
-        baseline: Text = None,
-        level: Annotated[str | None, Query(pattern=r"^$|^\d{1,4}$")] = None,
-        category: Text = None,
-        backend: Text = None,
-        dtype: Text = None,
-        until: Annotated[str | None, Query(pattern=_DATE)] = None,
-        sizes: Literal["own", "changed"] = "own",
-    ) -> Response:
-        found, _ = asked(suite, environment, baseline, _filters(level, category, backend, dtype, until, sizes))
+    def best_file(form: Form, query: Annotated[BoardQuery, Query()]) -> Response:
+        found, _ = asked(query)
         if found is None:
             return as_file(form, [], {"board": None})
         rows = [_best_row(found.best[name]) for name in found.problems if name in found.best]
         return as_file(form, rows, {"board": found.place._asdict()})
 
     @router.get("/entrant", response_class=Response, summary="An entrant's kernels on a board, as a page")
-    def entrant(
-        request: Request,
-        author: Annotated[str, Query(max_length=200)],
-        recipe: Annotated[str, Query(max_length=200)] = "",
-        suite: Text = None,
-        environment: Text = None,
-        baseline: Text = None,
-        backend: Text = None,
-    ) -> Response:
-        place, rows = of_entrant(author, recipe, suite, environment, baseline, backend)
-        query = given(**place._asdict(), backend=backend, author=author, recipe=recipe)
+    def entrant(request: Request, query: Annotated[EntrantQuery, Query()]) -> Response:
+        place, rows = of_entrant(query)
+        who = {"author": query.author, "recipe": query.recipe}
+        narrowed = given(**place._asdict(), backend=query.backend, **who)
         return site.page(
-            request, "entrant.html", section="boards", author=author, recipe=recipe, place=place, rows=rows, query=query
+            request, "entrant.html", section="boards", **dict[str, Any](who, place=place, rows=rows, query=narrowed)
         )
 
     @router.get("/entrant.{form}", response_class=Response, summary="An entrant's kernels on a board")
-    def entrant_file(
-        form: Form,
-        author: Annotated[str, Query(max_length=200)],
-        recipe: Annotated[str, Query(max_length=200)] = "",
-        suite: Text = None,
-        environment: Text = None,
-        baseline: Text = None,
-        backend: Text = None,
-    ) -> Response:
-        place, rows = of_entrant(author, recipe, suite, environment, baseline, backend)
-        return as_file(form, [_best_row(row) for row in rows], {**place._asdict(), "author": author, "recipe": recipe})
+    def entrant_file(form: Form, query: Annotated[EntrantQuery, Query()]) -> Response:
+        place, rows = of_entrant(query)
+        about = {**place._asdict(), "author": query.author, "recipe": query.recipe}
+        return as_file(form, [_best_row(row) for row in rows], about)
 
-    def of_entrant(
-        author: str, recipe: str, suite: str | None, environment: str | None, baseline: str | None, backend: str | None
-    ) -> tuple[Place, list[dict[str, Any]]]:
+    def of_entrant(query: EntrantQuery) -> tuple[Place, list[dict[str, Any]]]:
         store = site.reader.store
-        place = choose_place(places_of(store), suite or None, environment or None, baseline or None)
-        rows = [] if place is None else store.entrants(place.environment, place.baseline, backend=backend or None)
+        place, _ = place_of(query)
+        rows = [] if place is None else store.entrants(place.environment, place.baseline, backend=query.backend or None)
         of_suite = {row["problem"] for row in store.problems_in_use() if place and row["suite"] == place.suite}
-        own = [r for r in rows if (r["author"], r["recipe"]) == (author, recipe) and r["problem"] in of_suite]
+        who = (query.author, query.recipe)
+        own = [row for row in rows if (row["author"], row["recipe"]) == who and row["problem"] in of_suite]
         if place is None or not own:
-            raise UsageError(f"nothing of {author} {recipe} stands there")
+            raise UsageError(f"nothing of {query.author} {query.recipe} stands there")
         return place, own
 
     return router
 
 
-_DAY_END = "T23:59:59.999Z"
 _BEST = ("problem", "backend", "author", "recipe", "confirmed", "median", "low", "high", "faster", "latency_ms")
 _BEST_TOO = ("own_share", "candidate", "evaluation_id", "run_id", "inputs", "created_at")
 
@@ -179,16 +166,8 @@ def _best_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in (*_BEST, *_BEST_TOO)}
 
 
-def _filters(
-    level: str | None,
-    category: str | None,
-    backend: str | None,
-    dtype: str | None,
-    until: str | None,
-    sizes: str,
-) -> Filters:
-    end = f"{until}{_DAY_END}" if until and len(until) == 10 else until
-    return Filters(int(level) if level else None, category or None, backend or None, dtype or None, end or None, sizes)
+def _sorted(board: Board, query: SortedQuery) -> list[Entry]:
+    return sort_entries(board.entries, query.sort, ascending=query.order == "asc") if board.problems else []
 
 
 def _query(place: Place, filters: Filters) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import sys
 import torch
 import torch.nn as nn
 
+import kernelwright
 from kernelwright.inline import cpp
 
 lib = cpp(r"""
@@ -29,6 +30,7 @@ KNOWN += ["/home", "/root", "/run/secrets", "/var/lib", "/var/log", "/etc/passwd
 TELLING = re.compile(
     r"canary|secret|id_rsa|id_ed25519|credential|\.netrc|\.env$|token|cpu-lane|store\.db|kernelwright\.toml"
 )
+OURS = os.path.dirname(kernelwright.__file__) + os.sep  # its sources are no secret, whatever they are called
 SKIPPED = ("/proc", "/sys", "/dev", "/usr", "/lib", "/bin", "/opt/rh", sys.prefix, sys.base_prefix)
 
 
@@ -53,7 +55,9 @@ def read(path):
 
 above = (*sys.path, sys.prefix, sys.base_prefix)  # folders on the way to this interpreter must be there
 suspects = [path for path in KNOWN if not any(folder.startswith(f"{path}/") for folder in above)]
-suspects += [path for path in walk("/") if TELLING.search(path)]
+suspects += [
+    path for path in walk("/") if TELLING.search(path) and not (path.startswith(OURS) and path.endswith(".py"))
+]
 found = {path: text for path in suspects if (text := read(path)) is not None}
 print(found, flush=True)
 if not found:
