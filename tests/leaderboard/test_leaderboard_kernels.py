@@ -11,6 +11,7 @@ from leaderboard_browser import Page
 from leaderboard_world import REFERENCE, THERE
 
 from kernelwright.leaderboard._highlight import MOST_CHARS, difference, highlight
+from kernelwright.leaderboard._svg import Ceiling, Node, Series, histogram, lineage, roofline
 from kernelwright.records import Correctness, Finding, Profile, Status, TimingSample, Verdict
 
 KERNEL = """import torch
@@ -77,6 +78,14 @@ def test_a_refusal_by_the_confirmation_is_what_counts(world, browser):
     assert shown(page) == no.id
     assert "faster than memory allows" in page.words
     assert "QUARANTINED" in page.words
+
+
+def test_of_several_machines_the_one_with_a_decision_is_shown(world, browser):
+    softmax = world.problem()
+    there = world.judge(softmax, environment=THERE, low=9.0)
+    here = world.judge(softmax, there.candidate, low=2.0, confirmed=True)
+    world.judge(softmax, there.candidate, environment=THERE, low=8.0)
+    assert shown(browser.page(f"/kernels/{there.sha}")) == here.id
 
 
 def test_an_evaluation_leads_to_its_kernel(world, browser):
@@ -324,7 +333,27 @@ def test_a_long_reply_and_a_long_artifact_are_cut_on_the_page(world, browser):
     assert "c" * 12_001 not in page.source
 
 
-# Sources in colour, and what takes time
+# Drawings, sources in colour, and what takes time
+
+
+def test_texts_of_drawings_are_texts():
+    hostile = '"><b onclick=x>&lt;'
+    node = Node("key", hostile, "/kernels/1?problem=a&b", hostile)
+    drawings = (
+        lineage([[node]], [], hostile),
+        histogram([Series(hostile, [1.0, 2.0])], hostile, hostile),
+        roofline(1.0, 2.0, Ceiling(10.0, 5.0), hostile),
+    )
+    for drawing in drawings:
+        page = Page(drawing)
+        assert {element.tag for element in page.elements} <= {
+            "svg", "a", "rect", "text", "line", "title", "polyline", "circle", "path",
+        }  # fmt: skip
+        assert page.all("svg")[0]["aria-label"] == hostile
+        assert not [element for element in page.elements if "onclick" in element.attributes]
+    assert [text.text for text in Page(drawings[0]).all("text")] == [hostile, hostile]
+    assert Page(drawings[0]).links() == ["/kernels/1?problem=a&b"]
+    assert f"{hostile} (2)" in [text.text for text in Page(drawings[1]).all("text")]
 
 
 def test_a_source_is_coloured_and_a_huge_one_is_plain():
