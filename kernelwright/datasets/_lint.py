@@ -190,8 +190,9 @@ def _frozen_constants(problem: Problem, tree: ast.Module) -> Iterator[LintFindin
 def _unused_variants(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
     used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for name in sorted({name for vs in problem.meta.variants.values() for v in vs for name in v} - used):
-        line = module_constants(tree)[name].lineno
+        value = module_constants(tree).get(name)  # None where the file has no such constant
         message = f"variants set {name}, but nothing reads it"
+        line = None if value is None else value.lineno
         yield LintFinding(rule="unused-constant", severity="warning", message=message, line=line)
 
 

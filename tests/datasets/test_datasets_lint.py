@@ -129,6 +129,13 @@ def test_static_rules(well, line_of, old, new, rule, severity, at):
     assert found[0].line == (at and line_of(source, at))
 
 
+def test_a_variant_of_a_constant_that_the_source_lacks_is_unused(well):
+    """No file is read so, but a store may hold a problem that was."""
+    problem = parsed(well).model_copy(update={"source": "class Model: ...\n"})
+    unused = [finding for finding in lint_static(problem) if finding.rule == "unused-constant"]
+    assert [(finding.line, finding.message.split()[2]) for finding in unused] == [(None, "FEATURES,"), (None, "ROWS,")]
+
+
 def test_what_a_lambda_reads_is_not_frozen(well):
     source = well.replace("ROWS = 40\n", "ROWS = 40\nshape = lambda: (ROWS, 2)\n")
     assert lint_static(parsed(source)) == ()
