@@ -165,6 +165,7 @@ def _device() -> Iterator[None]:
         yield
         return
     from torch._dynamo.device_interface import CudaInterface
+    from torch._subclasses import fake_tensor
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
@@ -199,6 +200,8 @@ def _device() -> Iterator[None]:
             stack.enter_context(mock.patch.object(CudaInterface, name, constant(value)))
         for name in ("get_device_properties", "current_device"):
             stack.enter_context(mock.patch.object(CudaInterface.Worker, name, constant(interface[name])))
+        # A torch that is built for CUDA would make fake tensors open the driver.
+        stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", return_value=None))
         stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
         target = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
         stack.enter_context(mock.patch.object(driver, "_active", target))

@@ -57,7 +57,7 @@ _HEAVY = {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d
 _VIEWS = {"view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "reshape"}
 _DTYPE = re.compile(r"torch\.(float16|bfloat16|float32|float64|u?int8|int16|int32|int64|bool)")
 _SKIPPED = re.compile(
-    r"del |args\.clear\(\)|torch\.cuda\.set_device\(0\)|raw_stream0 = get_raw_stream\(0\)|assert_alignment\(|pass$"
+    r"del |args\.clear\(\)|torch\.cuda\.set_device\(0\)|(raw_)?stream0 = get_raw_stream\(0\)|assert_alignment\(|pass$"
 )
 _BUFFER = re.compile(r"buf\d+")
 _LAID_OUT = '''def laid_out(x, strides):

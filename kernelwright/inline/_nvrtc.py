@@ -1,6 +1,6 @@
-"""Compiles CUDA source to machine code by NVRTC, as a program of its own.
+"""Compiles CUDA source to machine code by NVRTC, as a program of its own, which takes
 
-    python -m kernelwright.inline._nvrtc SOURCE OUT ARCHITECTURE NAME [OPTION...]
+    SOURCE OUT ARCHITECTURE NAME [OPTION...]
 
 NVRTC comes with the package nvidia-cuda-nvrtc or with CUDA's toolkit. Writes the cubin to OUT and what the compiler
 says to standard error; ends with 1 where the source does not compile. The arguments of NVRTC's functions are those of
@@ -16,6 +16,60 @@ from pathlib import Path
 
 from kernelwright.inline._cuda_compiler import find_nvrtc, header_folders
 
+# What kernels take from the C library's headers, of which NVRTC has none; the types are those of CUDA's own headers.
+_PRELUDE = b"""
+#pragma once
+#define HUGE_VAL __builtin_bit_cast(double, 0x7ff0000000000000ull)
+#define HUGE_VALF __builtin_bit_cast(float, 0x7f800000u)
+#define INFINITY HUGE_VALF
+#define NAN __builtin_bit_cast(float, 0x7fc00000u)
+#define FLT_MAX 3.40282346638528859811704183484516925e+38f
+#define FLT_MIN 1.17549435082228750796873653722224568e-38f
+#define FLT_EPSILON 1.19209289550781250000000000000000000e-7f
+#define DBL_MAX 1.79769313486231570814527423731704357e+308
+#define DBL_MIN 2.22507385850720138309023271733240406e-308
+#define DBL_EPSILON 2.22044604925031308084726333618164062e-16
+#define CHAR_BIT 8
+#define INT8_MAX 127
+#define INT8_MIN (-128)
+#define UINT8_MAX 255
+#define INT16_MAX 32767
+#define INT16_MIN (-32768)
+#define UINT16_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+#define INT32_MAX INT_MAX
+#define INT32_MIN INT_MIN
+#define UINT32_MAX UINT_MAX
+#define LLONG_MAX 9223372036854775807ll
+#define LLONG_MIN (-9223372036854775807ll - 1)
+#define ULLONG_MAX 18446744073709551615ull
+#define INT64_MAX LLONG_MAX
+#define INT64_MIN LLONG_MIN
+#define UINT64_MAX ULLONG_MAX
+#define M_PI 3.14159265358979323846
+#define M_E 2.7182818284590452354
+#define M_LN2 0.69314718055994530942
+#define M_LN10 2.30258509299404568402
+#define M_LOG2E 1.4426950408889634074
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+#define M_2_SQRTPI 1.12837916709551257390
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef long long intptr_t;
+typedef unsigned long long uintptr_t;
+"""
+_PRELUDE_NAME = "kw_prelude.h"
+_C_HEADERS = ("math", "float", "limits", "stdint", "stddef", "stdio", "stdlib", "string")
+
 
 class _Nvrtc:
     """One program of NVRTC."""
@@ -24,7 +78,11 @@ class _Nvrtc:
         self._library = library
         self._program = ctypes.c_void_p()
         self._expression = name.encode() if "<" in name else b""
-        made = library.nvrtcCreateProgram(ctypes.byref(self._program), source, b"kernel.cu", 0, None, None)
+        names = [_PRELUDE_NAME, *(f"{name}.h" for name in _C_HEADERS), *(f"c{name}" for name in _C_HEADERS)]
+        array = ctypes.c_char_p * len(names)
+        texts = array(_PRELUDE, *([b""] * (len(names) - 1)))
+        called = array(*(name.encode() for name in names))
+        made = library.nvrtcCreateProgram(ctypes.byref(self._program), source, b"kernel.cu", len(names), texts, called)
         if made:
             raise RuntimeError(f"NVRTC cannot make a program (error {made})")
         if self._expression:
@@ -50,6 +108,14 @@ class _Nvrtc:
         return buffer.raw[: size.value]
 
 
+def _loaded(path: Path) -> ctypes.CDLL:
+    """The library, which asks for its built-in functions by a name that the loader knows once they are loaded."""
+    for builtins in sorted(path.parent.glob("libnvrtc-builtins.so*")):
+        if ".alt." not in builtins.name:
+            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(path))
+
+
 def main(arguments: Sequence[str]) -> int:
     """See the module's text."""
     source, out, architecture, name, *options = arguments
@@ -57,14 +123,16 @@ def main(arguments: Sequence[str]) -> int:
     if path is None:
         sys.stderr.write("NVRTC is missing: pip install nvidia-cuda-nvrtc\n")
         return 127
-    program = _Nvrtc(ctypes.CDLL(path), Path(source).read_bytes(), name)
+    program = _Nvrtc(_loaded(Path(path)), Path(source).read_bytes(), name)
     includes = [f"-I{folder}" for folder in header_folders()]
-    right, log = program.compile([f"--gpu-architecture={architecture}", "--std=c++17", *includes, *options])
+    fixed = [
+        f"--gpu-architecture={architecture}",
+        "--std=c++17",
+        f"--pre-include={_PRELUDE_NAME}",
+        "--diag-suppress=47",
+    ]
+    right, log = program.compile([*fixed, *includes, *options])
     sys.stderr.write(log.strip("\0"))
     if right:
         Path(out).write_bytes(program.cubin())
     return int(not right)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
