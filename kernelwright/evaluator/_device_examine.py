@@ -264,7 +264,14 @@ class Examiner:
         return done.stdout.decode(errors="replace")
 
     def _environment(self) -> dict[str, str]:
-        inherited = ("PYTHONPATH", "TRITON_CACHE_DIR", "OMP_NUM_THREADS", "PYTHONSAFEPATH", "PYTHONNOUSERSITE")
+        inherited = (
+            "PYTHONPATH",
+            "TRITON_CACHE_DIR",
+            "OMP_NUM_THREADS",
+            "PYTHONSAFEPATH",
+            "PYTHONNOUSERSITE",
+            "LD_LIBRARY_PATH",
+        )
         whole = self._sandbox.environment()
         return {name: whole[name] for name in inherited if name in whole}
 

@@ -25,7 +25,7 @@ from kernelwright.sandbox._nursery import Zygote, reap_worker
 from kernelwright.sandbox._running import Launch, Pipes, Running
 from kernelwright.sandbox._spawn import Process
 from kernelwright.sandbox._types import Completed, Limits, Mount, Worker, WorkerFailed
-from kernelwright.sandbox._view import DEVICES, WRITABLE, View, base_environment, build_view
+from kernelwright.sandbox._view import DEVICES, WRITABLE, View, base_environment, build_view, driver_folders
 
 ENTRY_FILE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_entry.py")
 _REPLY_DEPTH: Final = 64
@@ -276,7 +276,8 @@ class BaseSandbox(ABC):
 
     def environment(self) -> dict[str, str]:
         """The environment of workers."""
-        return base_environment(self.threads, self.python_paths)
+        drivers = os.pathsep.join(driver_folders()) if self.devices else ""
+        return base_environment(self.threads, self.python_paths) | ({"LD_LIBRARY_PATH": drivers} if drivers else {})
 
     def _start(self, job: Job) -> Running:
         self._refuse_closed()
@@ -406,7 +407,8 @@ def own_root_fences(job: Job, devices: Sequence[str] = ()) -> dict[str, list[str
     Of /dev only these: a terminal that a guest opens could send it the signal that wakes it up while it is stopped.
     """
     mounted = [mount.target or mount.source for mount in job.mounts if mount.writable]
-    return {"read": ["/"], "write": [*WRITABLE, *DEVICES, *devices, *mounted]}
+    named = ["/proc"] if devices else []  # CUDA's driver does not start where its threads cannot be given names
+    return {"read": ["/"], "write": [*WRITABLE, *DEVICES, *devices, *named, *mounted]}
 
 
 def _exchange(

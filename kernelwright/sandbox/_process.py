@@ -91,7 +91,8 @@ class ProcessSandbox(BaseSandbox):
         plan["cwd"] = work
         readable = [*self.view.readable, "/proc", home, *DEVICES, *(mount.source for mount in job.mounts)]
         devices = self.devices if job.limits.devices else ()
-        writable = [work, "/dev/null", *devices, *(mount.source for mount in job.mounts if mount.writable)]
+        named = ["/proc/self/task"] if devices else []  # as in ``own_root_fences``, but these are the host's processes
+        writable = [work, "/dev/null", *devices, *named, *(mount.source for mount in job.mounts if mount.writable)]
         plan["landlock"] = {"read": readable, "write": writable}
 
     def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket) -> LaunchParts:

@@ -40,7 +40,8 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     os.umask(0o022)
     _make_devices(plan.get("devices", ()))
     os.mkdir("/proc")
-    _kernel.mount("proc", "/proc", "proc", _PLAIN | _kernel.MS_NOEXEC | _kernel.MS_RDONLY)
+    closed = 0 if plan.get("devices") else _kernel.MS_RDONLY  # CUDA's driver gives its threads names there
+    _kernel.mount("proc", "/proc", "proc", _PLAIN | _kernel.MS_NOEXEC | closed)
     for path in plan["writable"]:
         os.makedirs(path, exist_ok=True)
         options = f"size={plan['tmpfs_bytes']},nr_inodes={_MAX_INODES},mode=1777"

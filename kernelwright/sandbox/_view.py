@@ -12,6 +12,8 @@ WRITABLE: Final = ("/tmp", "/job", "/dev/shm")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _SYSTEM: Final = ("/usr", "/opt/rh")
 _LINKED: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into /usr where that is merged
+_DRIVER: Final = "libcuda.so.1"
+_DRIVER_FOLDERS: Final = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # where container hosts and WSL put it
 _FILES: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/sys/devices/system/cpu")
 
 
@@ -45,7 +47,7 @@ def build_view(python_paths: Sequence[str]) -> View:
     """The view for this interpreter, with ``python_paths`` importable besides the package."""
     package = os.path.join(package_parent(), "kernelwright")
     wanted = [*_SYSTEM, *_FILES]
-    for path in (sys.prefix, sys.base_prefix, package, *python_paths):
+    for path in (sys.prefix, sys.base_prefix, package, *driver_folders(), *python_paths):
         wanted += [os.path.abspath(path), os.path.realpath(path)]
     binds: list[tuple[str, str]] = []
     links: list[tuple[str, str]] = []
@@ -58,6 +60,13 @@ def build_view(python_paths: Sequence[str]) -> View:
         if os.path.exists(path) and not any(_within(path, outer) for outer, _ in binds):
             binds.append((path, path))
     return View(tuple(binds), tuple(links), parents([target for _, target in binds] + list(WRITABLE)))
+
+
+def driver_folders() -> tuple[str, ...]:
+    """Folders with a GPU's driver that the loader may know by ``LD_LIBRARY_PATH`` alone."""
+    named = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
+    known = dict.fromkeys((*named, *_DRIVER_FOLDERS))
+    return tuple(folder for folder in known if os.path.exists(os.path.join(folder, _DRIVER)))
 
 
 def parents(paths: Sequence[str]) -> tuple[str, ...]:

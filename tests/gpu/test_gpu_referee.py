@@ -16,9 +16,9 @@ import torch.nn as nn
 PROBLEM = {
     "category": "softmax",
     "inputs": {"x": {"fill": "normal", "low": -1e4, "high": 1e4}},
-    "variants": {"gpu": [{"ROWS": 4096, "COLS": 1024}, {"ROWS": 37, "COLS": 131}]},
+    "variants": {"gpu": [{"ROWS": 1024, "COLS": 1024}, {"ROWS": 37, "COLS": 131}]},
 }
-ROWS = 4096
+ROWS = 1024
 COLS = 1024
 
 
