@@ -1,4 +1,4 @@
-"""Runs the tests that need a GPU; without one, says so and ends with 3."""
+"""Runs the tests that need a GPU, or those given, with pytest's options; without a GPU, says so and ends with 3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def main() -> int:
         )
         return NO_DEVICE
     print(f"on {device.name}, driver {device.driver}", file=sys.stderr)
-    command = [sys.executable, "-m", "pytest", "-rs", "-m", "gpu", "tests/gpu", *sys.argv[1:]]
+    given = sys.argv[1:]
+    chosen = given if any("tests/gpu" in word for word in given) else ["tests/gpu", *given]
+    command = [sys.executable, "-m", "pytest", "-rs", "-m", "gpu", *chosen]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

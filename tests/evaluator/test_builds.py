@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kernelwright import inline
+from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._product_cache import ProductCache
+from kernelwright.inline import _cuda_compiler
 
 KERNEL = """
 // The root of every element? In place.
@@ -83,11 +85,57 @@ def test_a_damaged_precompiled_header_is_made_anew(build, referee):
     assert any(path.stat().st_size > 1_000_000 for path in precompiled(referee))
 
 
+CUDA = """
+#include <stdint.h>
+#include <cmath>
+#include <cfloat>
+#include <cuda_fp16.h>
+constexpr float largest = INFINITY;
+template <int N> __global__ void fill(float* y, int64_t n) {
+  uint32_t i = threadIdx.x;
+  y[i] = i == 0 ? NAN : i == 1 ? -largest : i == 2 ? FLT_MAX : sqrtf(M_PI * N) + INT_MAX * (float)n;
+}
+"""
+FOR_NVCC_ALONE = """
+#include <cuda/std/limits>
+#include <utility>
+template <int N> __global__ void fill(float* y, long n) { y[0] = N * cuda::std::numeric_limits<float>::max(); }
+"""
+
+
+@pytest.fixture(params=["NVRTC", "nvcc"])
+def without(request, monkeypatch):
+    """The compiler's name, with the other one away."""
+    _cuda_compiler.cuda_compiler.cache_clear()
+    other = "find_nvcc" if request.param == "NVRTC" else "find_nvrtc"
+    monkeypatch.setattr(_cuda_compiler, other, lambda: None)
+    if request.param == "nvcc" and _cuda_compiler.find_nvcc() is None:
+        pytest.skip("no nvcc here")
+    yield request.param
+    _cuda_compiler.cuda_compiler.cache_clear()
+
+
+def test_either_compiler_takes_what_kernels_use_of_the_c_library(referee, tmp_path, without):
+    builds = BuildService(referee.sandbox, tmp_path, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
+    built = builds.build({"language": "cuda", "flags": ["-lineinfo"], "name": "fill<3>"}, CUDA)
+    assert built.product is not None, built.log
+    assert b".text._Z4fillILi3EEvPfl" in built.product or b".text._Z4fillILi3EEvPfx" in built.product
+    assert "registers" in built.log
+    wrong = builds.build({"language": "cuda", "flags": [], "name": "fill<3>"}, CUDA.replace("threadIdx", "nowhere"))
+    assert wrong.product is None
+    assert '"nowhere" is undefined' in wrong.log
+
+
+def test_nvcc_has_the_last_word_on_what_nvrtc_refuses(referee, tmp_path):
+    if _cuda_compiler.find_nvcc() is None:
+        pytest.skip("no nvcc here")
+    builds = BuildService(referee.sandbox, tmp_path, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
+    built = builds.build({"language": "cuda", "flags": [], "name": "fill<3>"}, FOR_NVCC_ALONE)
+    assert built.product is not None, built.log
+    assert b".text._Z4fillILi3EEvPfl" in built.product
+
+
 def test_equal_cuda_sources_are_built_once(referee):
-    try:
-        inline.cuda_compiler()
-    except inline.BuildError as error:
-        pytest.skip(error.message)
     request = {"language": "cuda", "flags": ["-DN=3"], "name": "fill"}
     source = 'extern "C" __global__ void fill(float* y) { y[threadIdx.x] = N; }'
     first, second = (referee.builds.build(request, source) for _ in range(2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import tempfile
 
 import pytest
@@ -169,6 +170,43 @@ def test_devices_are_for_those_who_may_see_them(warm):
         hidden = sandbox.run(["stat", "-c", "%F", path], limits=Limits(), warm=warm)
         assert hidden.returncode != 0
         assert b"No such file" in hidden.stderr
+
+
+NAMING = """
+import threading
+thread = threading.Thread(target=lambda: open(f"/proc/self/task/{threading.get_native_id()}/comm", "w").write("named"))
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("kind", ["bwrap", "process"])
+def test_threads_can_be_given_names_where_there_are_devices(kind, warm):
+    """CUDA's driver does not start (error 304) where they cannot; a write to another process's files stays refused."""
+    path = a_device()
+    with open_sandbox(kind, devices=(path,)) as sandbox:
+        named = sandbox.run([sys.executable, "-c", NAMING], limits=Limits(devices=True), warm=warm)
+        assert (named.returncode, named.stderr) == (0, b"")
+        refused = sandbox.run([sys.executable, "-c", NAMING], limits=Limits(), warm=warm)
+        assert b"PermissionError" in refused.stderr or b"Read-only file system" in refused.stderr
+        if kind == "process":
+            touching = ["/bin/sh", "-c", f"echo 500 > /proc/{os.getpid()}/oom_score_adj"]
+            assert sandbox.run(touching, limits=Limits(devices=True), warm=warm).returncode != 0
+
+
+def test_the_driver_is_found_where_only_a_variable_names_its_folder(tmp_path, monkeypatch):
+    path = a_device()
+    (tmp_path / "libcuda.so.1").write_bytes(b"driver")
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}:relative")
+    with open_sandbox("bwrap", devices=(path,)) as sandbox:
+        assert sandbox.environment()["LD_LIBRARY_PATH"].split(":")[0] == str(tmp_path)
+        script = 'cat "${LD_LIBRARY_PATH%%:*}/libcuda.so.1"'
+        done = sandbox.run(["/bin/sh", "-c", script], env=sandbox.environment(), limits=Limits(devices=True))
+        assert done.stdout == b"driver", done.stderr
+    with open_sandbox("bwrap") as sandbox:
+        assert "LD_LIBRARY_PATH" not in sandbox.environment()
 
 
 def test_containers_show_no_devices():
