@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ def create_app(
     cache_dir: Path | None = None,
     poll_s: float = 1.0,
     cached: bool = True,
+    ending: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
     """The leaderboard of a store, as an ASGI application. The store is opened read-only.
 
@@ -62,6 +63,7 @@ def create_app(
         cache_dir: where the lint keeps what it found.
         poll_s: seconds between two looks at a live run.
         cached: whether answers are kept as long as the store does not change.
+        ending: whether the server is about to end: whoever follows a live run is let go then.
 
     Raises:
         StoreError: there is no store there, or it is not up to date.
@@ -98,7 +100,7 @@ def create_app(
     app.include_router(_routes_boards.routes(site))
     app.include_router(_routes_kernels.routes(site))
     app.include_router(_routes_problems.routes(site, cache_dir or store.parent))
-    app.include_router(_routes_runs.routes(site, poll_s=poll_s))
+    app.include_router(_routes_runs.routes(site, poll_s=poll_s, ending=ending))
     app.include_router(_routes_quarantine.routes(site))
     if spool is not None and access.tokens is not None:
         app.include_router(_routes_submit.routes(site, spool, access.tokens))

@@ -1,11 +1,13 @@
 """Answers that were given before, as long as nothing was written since.
 
 SQLite counts what other connections commit (``PRAGMA data_version``): where that number is the same, so is every page.
-A store that is being written to changes all the time; its pages are at most ``STALE_S`` old.
+A store that is being written to changes all the time; its pages are at most ``STALE_S`` old. Whoever asks for a page
+that is being made waits for that one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import os
@@ -70,14 +72,24 @@ class _Kept(NamedTuple):
     tag: str
 
 
+_Key = tuple[str, bytes, bool]
+
+
+class _Making(NamedTuple):
+    version: Hashable
+    began_s: float
+    made: asyncio.Future[_Kept | None]  # None where that went wrong
+
+
 class Cache:
-    """Keeps whole answers to GET requests by their address, compressed once."""
+    """Keeps whole answers to GET requests by their address, compressed once; each is made once for all who wait."""
 
     def __init__(self, app: ASGIApp, version: Callable[[], Hashable], *, most_bytes: int = MOST_BYTES) -> None:
         self._app = app
         self._version = version
         self._most_bytes = most_bytes
-        self._kept: OrderedDict[tuple[str, bytes, bool], _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._making: dict[_Key, _Making] = {}
         self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,18 +99,35 @@ class Cache:
             return
         headers = Headers(scope=scope)
         key = (path, scope["query_string"], headers.get("hx-request") == "true")
-        try:
-            version, now_s = self._version(), time.monotonic()
-        except (OSError, sqlite3.Error):  # whoever answers says what is wrong with the store
-            await self._app(scope, receive, send)
-            return
-        kept = self._kept.get(key)
-        if kept is None or (kept.version != version and now_s - kept.made_s > STALE_S):
-            kept = await self._made(scope, receive, version, now_s)
-            self._keep(key, kept)
-        else:
-            self._kept.move_to_end(key)
+        kept: _Kept | None = None
+        while kept is None:
+            try:
+                version, now_s = self._version(), time.monotonic()
+            except (OSError, sqlite3.Error):  # whoever answers says what is wrong with the store
+                await self._app(scope, receive, send)
+                return
+            found, making = self._kept.get(key), self._making.get(key)
+            if found is not None and (found.version == version or now_s - found.made_s <= STALE_S):
+                self._kept.move_to_end(key)
+                kept = found
+            elif making is not None and (making.version == version or now_s - making.began_s <= STALE_S):
+                kept = await asyncio.shield(making.made)
+            else:
+                kept = await self._made_for_all(key, scope, receive, version, now_s)
         await self._answer(kept, headers)(scope, receive, send)
+
+    async def _made_for_all(self, key: _Key, scope: Scope, receive: Receive, version: Hashable, now_s: float) -> _Kept:
+        making = _Making(version, now_s, asyncio.get_running_loop().create_future())
+        self._making[key] = making
+        made: _Kept | None = None
+        try:
+            made = await self._made(scope, receive, version, now_s)
+            self._keep(key, made)
+            return made
+        finally:
+            if self._making.get(key) is making:
+                del self._making[key]
+            making.made.set_result(made)
 
     async def _made(self, scope: Scope, receive: Receive, version: Hashable, now_s: float) -> _Kept:
         start: Message = {}

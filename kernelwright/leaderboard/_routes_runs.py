@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
@@ -22,14 +22,15 @@ PAGE = 50
 _REPLIES = 40
 _POLL_S = 1.0
 _BEAT_S = 15.0
+_LOOK_S = 0.2  # between two looks at whether the server ends
 _MOST_LISTENERS = 256
 _MOST_COMPARED = 6_000  # evaluations of a run: a comparison reads all of them
 RunId = Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]
 Text = Annotated[str | None, Query(max_length=300)]
 
 
-def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
-    """The routes of runs."""
+def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = lambda: False) -> APIRouter:
+    """The routes of runs. ``ending``: whether the server is about to end; nobody listens on then."""
     router = APIRouter(tags=["runs"])
     listeners = 0
 
@@ -172,7 +173,7 @@ def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
             listeners += 1
             try:
                 seen, beat_s = None, time.monotonic()
-                while not await request.is_disconnected():
+                while not (ending() or await request.is_disconnected()):
                     try:
                         now = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
                     except StoreError:  # whoever listens asks anew, and is told
@@ -188,7 +189,9 @@ def routes(site: Site, *, poll_s: float = _POLL_S) -> APIRouter:
                     if time.monotonic() - beat_s > _BEAT_S:
                         beat_s = time.monotonic()
                         yield ": still here\n\n"
-                    await asyncio.sleep(poll_s)
+                    until_s = time.monotonic() + poll_s
+                    while (left_s := until_s - time.monotonic()) > 0 and not ending():
+                        await asyncio.sleep(min(left_s, _LOOK_S))
             finally:
                 listeners -= 1
 

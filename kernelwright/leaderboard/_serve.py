@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import signal
 import socket
@@ -19,10 +20,12 @@ from kernelwright.submissions import Spool, Tokens
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.types import Message
 
 _CONCURRENT = 512
 _WAITING = 128  # connections that nobody has taken yet
 _KEEP_ALIVE_S = 20
+_FIRST_PAGES = ("/", "/problems", "/runs")
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,14 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             f"the leaderboard needs the package {error.name}", hint="pip install 'kernelwright[web]'"
         ) from None
     spool = None if options.spool_dir is None else Spool(options.spool_dir)
-    app: FastAPI = create_app(options.store, access=access, spool=spool, cache_dir=options.cache_dir)
+    server: uvicorn.Server | None = None
+    app: FastAPI = create_app(
+        options.store,
+        access=access,
+        spool=spool,
+        cache_dir=options.cache_dir,
+        ending=lambda: server is not None and server.should_exit,
+    )
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # The protocol is named, since asyncio turns Nagle's algorithm off for TCP alone: a page would wait 40 ms else.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
@@ -126,6 +136,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             ) from None
         listener.listen(_WAITING)  # whoever is told the address may ask at once
         host = f"[{options.host}]" if ":" in options.host else options.host
+        _make_first_pages(app, min(access.hosts))
         started(f"http://{host}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
             app,
@@ -138,8 +149,36 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
+        server = uvicorn.Server(config)
         with _ended_by_signals():
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
+
+
+def _make_first_pages(app: FastAPI, host: str) -> None:
+    """Make what most readers open first: none of them waits for imports, templates and the first look at the store."""
+    import kernelwright.campaign  # noqa: F401 - three pages need it, and it takes half a second
+
+    app.state.site.prepare()
+
+    async def ask(path: str) -> None:
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            pass
+
+        headers = [(b"host", host.encode()), (b"accept", b"text/html")]
+        place = {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http"}
+        peers = {"client": ("127.0.0.1", 1), "server": (host, 1)}
+        version = {"asgi": {"version": "3.0"}, "http_version": "1.1"}
+        await app({"type": "http", "method": "GET", "headers": headers, **place, **peers, **version}, receive, send)
+
+    async def ask_all() -> None:
+        for path in _FIRST_PAGES:
+            with suppress(Exception):  # what is wrong with a page is told to whoever reads it
+                await ask(path)
+
+    asyncio.run(ask_all())
 
 
 @contextmanager

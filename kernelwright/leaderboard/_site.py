@@ -82,6 +82,12 @@ class Site:
         }
         self._templates.filters |= {"data": json_data, "spec": spec_of}
 
+    def prepare(self) -> None:
+        """Compile all templates, and load what colours sources: the first reader need not wait for that."""
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)
+        highlight("x = 1", "python")
+
     def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A page. What of it is no UTF-8 (half a surrogate pair that a model wrote) becomes a question mark."""
         text = self.text(request, template, **context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import shutil
@@ -78,6 +79,74 @@ def test_a_store_that_changes_all_the_time_is_asked_once_in_a_while(kept, asked)
     kept.now_s += _cache.STALE_S
     kept()
     assert len(asked.seen) == 2
+
+
+class Slow:
+    """An application whose first ``failing`` answers fail, and which answers all others once it is let."""
+
+    def __init__(self, failing=0):
+        self.began, self.failing, self.let = 0, failing, asyncio.Event()
+
+    async def __call__(self, scope, receive, send):
+        self.began += 1
+        number = self.began
+        await self.let.wait()
+        if number <= self.failing:
+            raise ValueError("this one failed")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": str(number).encode()})
+
+
+def asked_at_once(app, readers, version=lambda: 1, during=lambda cache: None):
+    """What some readers of one page get, each its body or what was raised."""
+
+    async def ask(cache):
+        body = []
+
+        async def send(message):
+            body.append(message.get("body", b""))
+
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+        await cache(scope, None, send)
+        return b"".join(body)
+
+    async def all_of_them():
+        cache = Cache(app, version)
+        tasks = [asyncio.create_task(ask(cache)) for _ in range(readers)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        during(tasks)
+        app.let.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(all_of_them())
+
+
+def test_a_page_is_made_once_for_all_who_wait_for_it():
+    app = Slow()
+    assert asked_at_once(app, 20) == [b"1"] * 20
+    assert app.began == 1
+
+
+def test_who_waits_for_a_page_that_fails_gets_one_of_its_own_making():
+    app = Slow(failing=1)
+    first, *others = asked_at_once(app, 5)
+    assert isinstance(first, ValueError)
+    assert others == [b"2"] * 4
+
+
+def test_who_waits_gets_the_page_although_whoever_asked_first_went_away():
+    app = Slow()
+    gone, *others = asked_at_once(app, 5, during=lambda tasks: tasks[0].cancel())
+    assert isinstance(gone, asyncio.CancelledError)
+    assert others == [b"2"] * 4
+
+
+def test_nobody_waits_for_a_page_of_an_old_store(monkeypatch):
+    monkeypatch.setattr(_cache, "STALE_S", -1.0)
+    versions = iter(range(100))
+    app = Slow()
+    assert asked_at_once(app, 3, version=lambda: next(versions)) == [b"1", b"2", b"3"]
 
 
 def test_answers_are_kept_apart_by_address_query_and_who_asks(kept, asked):

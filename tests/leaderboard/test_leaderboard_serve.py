@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from kernelwright.cli import cli
 from kernelwright.errors import UsageError
 from kernelwright.leaderboard import ServeOptions
-from kernelwright.leaderboard._serve import access_of, is_loopback
+from kernelwright.leaderboard._serve import access_of, is_loopback, serve
+from kernelwright.leaderboard._site import Site
 from kernelwright.store import Store
 from kernelwright.submissions import Tokens
 
@@ -256,7 +257,21 @@ def test_a_server_ends_while_somebody_listens(world):
             lines = answer.iter_lines()
             assert next(lines) == "event: changed"
             code, said = ended(process, signal.SIGINT)
-    assert code == 0, said
+            assert any("changed" in line for line in lines) is False  # and it came to its end untorn
+    assert (code, "Traceback" in said) == (0, False), said
+
+
+def test_the_first_page_is_made_before_the_address_is_told(world, options, monkeypatch):
+    """Whoever reads it first waits for no import and no template."""
+    made = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    text = Site.text
+    monkeypatch.setattr(
+        Site, "text", lambda self, request, name, **more: made.append(name) or text(self, request, name, **more)
+    )
+    serve(options(port=0), started=lambda address: made.append(address.partition(":")[0]))
+    assert made[-1] == "http"
+    assert {"board.html", "problems.html", "runs.html"} <= set(made[:-1])
 
 
 def test_a_public_server_asks_for_a_token(world, tokens):
