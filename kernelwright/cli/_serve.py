@@ -13,8 +13,22 @@ from kernelwright.cli._common import Common, common_options, say
 @click.option("--public", is_flag=True, help="Let other machines read it; that needs a token for reading.")
 @click.option("--name", "names", multiple=True, metavar="HOST", help="A name by which it is asked for (repeatable).")
 @click.option("--accept-submissions", is_flag=True, help="Take kernels of holders of a token into the spool.")
+@click.option(
+    "--processes",
+    type=click.IntRange(0, 16),
+    metavar="N",
+    help="How many processes make pages; 0: the server itself. By default one for each core, up to four.",
+)
 @common_options
-def serve(common: Common, host: str, port: int, public: bool, names: tuple[str, ...], accept_submissions: bool) -> None:
+def serve(
+    common: Common,
+    host: str,
+    port: int,
+    public: bool,
+    names: tuple[str, ...],
+    accept_submissions: bool,
+    processes: int | None,
+) -> None:
     """The leaderboard as a web site on this machine, with the evidence behind every number. Ctrl-C ends it.
 
     The store is only read. Submissions are files in a folder beside it, which 'kernelwright submissions judge' judges.
@@ -36,6 +50,7 @@ def serve(common: Common, host: str, port: int, public: bool, names: tuple[str, 
         public=public,
         names=names,
         spool_dir=where.spool_dir if accept_submissions else None,
+        processes=processes,
     )
 
     def started(address: str) -> None:

@@ -27,6 +27,7 @@ from kernelwright.leaderboard import (
 )
 from kernelwright.leaderboard._access import COOKIE, Access, Guard
 from kernelwright.leaderboard._cache import Cache, Version
+from kernelwright.leaderboard._makers import Maker
 from kernelwright.leaderboard._reader import Reader
 from kernelwright.leaderboard._site import Site
 from kernelwright.submissions import Spool
@@ -54,6 +55,7 @@ def create_app(
     poll_s: float = 1.0,
     cached: bool = True,
     ending: Callable[[], bool] = lambda: False,
+    maker: Maker | None = None,
 ) -> FastAPI:
     """The leaderboard of a store, as an ASGI application. The store is opened read-only.
 
@@ -64,6 +66,7 @@ def create_app(
         poll_s: seconds between two looks at a live run.
         cached: whether answers are kept as long as the store does not change.
         ending: whether the server is about to end: whoever follows a live run is let go then.
+        maker: who makes pages that are not kept; by default this application.
 
     Raises:
         StoreError: there is no store there, or it is not up to date.
@@ -72,9 +75,9 @@ def create_app(
     access = access or Access()
     if spool is not None and access.tokens is None:
         raise UsageError("submissions need tokens", hint="run 'kernelwright tokens create NAME --scope submit'")
-    reader = Reader(store)
-    _ = reader.store  # what is wrong with it is said before anything is served
     version = Version(store)
+    reader = Reader(store, version if cached else None)
+    _ = reader.store  # what is wrong with it is said before anything is served
     site = Site(reader, accepts_submissions=spool is not None)
 
     @asynccontextmanager
@@ -85,7 +88,7 @@ def create_app(
 
     middleware = [Middleware(Guard, access=access)]
     if cached:
-        middleware.append(Middleware(Cache, version=version))
+        middleware.append(Middleware(Cache, version=version, maker=maker))
     app = FastAPI(
         title="kernelwright leaderboard",
         version=__version__,
@@ -97,16 +100,31 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.site = site
-    app.include_router(_routes_boards.routes(site))
-    app.include_router(_routes_kernels.routes(site))
-    app.include_router(_routes_problems.routes(site, cache_dir or store.parent))
+    _add_pages(app, site, cache_dir or store.parent)
     app.include_router(_routes_runs.routes(site, poll_s=poll_s, ending=ending))
-    app.include_router(_routes_quarantine.routes(site))
     if spool is not None and access.tokens is not None:
         app.include_router(_routes_submit.routes(site, spool, access.tokens))
     _add_own(app, site, access)
     _add_errors(app, site, access)
     return app
+
+
+def create_page_app(store: Path, *, accepts_submissions: bool, cache_dir: Path | None) -> FastAPI:
+    """What a process runs that makes pages for another one: those alone, without guard and cache."""
+    site = Site(Reader(store, Version(store)), accepts_submissions=accepts_submissions)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    _add_pages(app, site, cache_dir or store.parent)
+    app.include_router(_routes_runs.routes(site))
+    _add_errors(app, site, Access())
+    site.prepare()
+    return app
+
+
+def _add_pages(app: FastAPI, site: Site, cache_dir: Path) -> None:
+    app.include_router(_routes_boards.routes(site))
+    app.include_router(_routes_kernels.routes(site))
+    app.include_router(_routes_problems.routes(site, cache_dir))
+    app.include_router(_routes_quarantine.routes(site))
 
 
 def _add_own(app: FastAPI, site: Site, access: Access) -> None:

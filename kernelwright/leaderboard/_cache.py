@@ -8,8 +8,6 @@ that is being made waits for that one.
 from __future__ import annotations
 
 import asyncio
-import gzip
-import hashlib
 import os
 import sqlite3
 import threading
@@ -21,13 +19,13 @@ from typing import NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kernelwright.leaderboard._makers import Made, Maker, OwnMaker
 
 STALE_S = 2.0
 MOST_BYTES = 64_000_000
-LEAST_ZIPPED = 800
-_NEVER = ("/submissions", "/submit", "/login", "/static/", "/healthz")
-_ZIPPED = ("text/", "application/json", "image/svg")
+_NEVER = ("/submissions", "/submit", "/login", "/static/", "/healthz", "/docs/", "/openapi.json")
 
 
 class Version:
@@ -65,11 +63,7 @@ class Version:
 class _Kept(NamedTuple):
     version: Hashable
     made_s: float
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-    zipped: bytes | None
-    tag: str
+    made: Made
 
 
 _Key = tuple[str, bytes, bool]
@@ -78,18 +72,31 @@ _Key = tuple[str, bytes, bool]
 class _Making(NamedTuple):
     version: Hashable
     began_s: float
-    made: asyncio.Future[_Kept | None]  # None where that went wrong
+    kept: asyncio.Future[_Kept | None]  # None where that went wrong
 
 
 class Cache:
-    """Keeps whole answers to GET requests by their address, compressed once; each is made once for all who wait."""
+    """Keeps whole answers to GET requests by their address, compressed once; each is made once for all who wait.
 
-    def __init__(self, app: ASGIApp, version: Callable[[], Hashable], *, most_bytes: int = MOST_BYTES) -> None:
+    Args:
+        maker: who makes them; by default ``app`` itself.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        version: Callable[[], Hashable],
+        *,
+        maker: Maker | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
         self._app = app
         self._version = version
+        self._maker = maker or OwnMaker(app)
         self._most_bytes = most_bytes
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._making: dict[_Key, _Making] = {}
+        self._turns = asyncio.Semaphore(self._maker.at_once)
         self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,69 +118,51 @@ class Cache:
                 self._kept.move_to_end(key)
                 kept = found
             elif making is not None and (making.version == version or now_s - making.began_s <= STALE_S):
-                kept = await asyncio.shield(making.made)
+                kept = await asyncio.shield(making.kept)
             else:
                 kept = await self._made_for_all(key, scope, receive, version, now_s)
-        await self._answer(kept, headers)(scope, receive, send)
+        await self._answer(kept.made, headers)(scope, receive, send)
 
     async def _made_for_all(self, key: _Key, scope: Scope, receive: Receive, version: Hashable, now_s: float) -> _Kept:
         making = _Making(version, now_s, asyncio.get_running_loop().create_future())
         self._making[key] = making
-        made: _Kept | None = None
+        kept: _Kept | None = None
         try:
-            made = await self._made(scope, receive, version, now_s)
-            self._keep(key, made)
-            return made
+            async with self._turns:
+                kept = _Kept(version, now_s, await self._maker(scope, receive))
+            self._keep(key, kept)
+            return kept
         finally:
             if self._making.get(key) is making:
                 del self._making[key]
-            making.made.set_result(made)
+            making.kept.set_result(kept)
 
-    async def _made(self, scope: Scope, receive: Receive, version: Hashable, now_s: float) -> _Kept:
-        start: Message = {}
-        parts: list[bytes] = []
-
-        async def collect(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-            elif message["type"] == "http.response.body":
-                parts.append(message.get("body", b""))
-
-        await self._app(scope, receive, collect)
-        body = b"".join(parts)
-        headers = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
-        kind = dict(headers).get(b"content-type", b"").decode("latin-1")
-        zips = len(body) >= LEAST_ZIPPED and kind.startswith(_ZIPPED)
-        zipped = gzip.compress(body, 6, mtime=0) if zips else None
-        tag = f'W/"{hashlib.sha256(body).hexdigest()[:24]}"'
-        return _Kept(version, now_s, start["status"], headers, body, zipped, tag)
-
-    def _keep(self, key: tuple[str, bytes, bool], made: _Kept) -> None:
-        if made.status != 200:
+    def _keep(self, key: _Key, kept: _Kept) -> None:
+        if kept.made.status != 200:
             return
         old = self._kept.pop(key, None)
         self._bytes -= _size(old) if old is not None else 0
-        self._kept[key] = made
-        self._bytes += _size(made)
+        self._kept[key] = kept
+        self._bytes += _size(kept)
         while self._bytes > self._most_bytes and self._kept:
             _, gone = self._kept.popitem(last=False)
             self._bytes -= _size(gone)
 
     @staticmethod
-    def _answer(kept: _Kept, headers: Headers) -> Response:
-        more = [*kept.headers, (b"vary", b"Accept-Encoding, HX-Request"), (b"etag", kept.tag.encode())]
-        if kept.status == 200 and headers.get("if-none-match") == kept.tag:
+    def _answer(made: Made, headers: Headers) -> Response:
+        more = [*made.headers, (b"vary", b"Accept-Encoding, HX-Request"), (b"etag", made.tag.encode())]
+        if made.status == 200 and headers.get("if-none-match") == made.tag:
             answer = Response(status_code=304)
-            answer.raw_headers = [(b"etag", kept.tag.encode()), (b"vary", b"Accept-Encoding, HX-Request")]
+            answer.raw_headers = [(b"etag", made.tag.encode()), (b"vary", b"Accept-Encoding, HX-Request")]
             return answer
-        body = kept.body
-        if kept.zipped is not None and "gzip" in headers.get("accept-encoding", ""):
-            body = kept.zipped
+        body = made.body
+        if made.zipped is not None and "gzip" in headers.get("accept-encoding", ""):
+            body = made.zipped
             more.append((b"content-encoding", b"gzip"))
-        answer = Response(body, status_code=kept.status)
+        answer = Response(body, status_code=made.status)
         answer.raw_headers = [*more, (b"content-length", str(len(body)).encode())]
         return answer
 
 
 def _size(kept: _Kept) -> int:
-    return len(kept.body) + len(kept.zipped or b"") + 500
+    return len(kept.made.body) + len(kept.made.zipped or b"") + 500

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kernelwright.errors import UsageError
-from kernelwright.leaderboard._site import path_of
+from kernelwright.leaderboard._cells import path_of
 from kernelwright.leaderboard._svg import Ceiling, Node, by_role, histogram, lineage, roofline
 from kernelwright.records import Candidate, Profile, Verdict
 from kernelwright.store import Note, Store, StoredEvaluation

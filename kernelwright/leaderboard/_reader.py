@@ -1,21 +1,114 @@
-"""The store as pages read it: read-only, a connection for each thread."""
+"""The store as pages read it: read-only, a connection for each thread, and what many pages need asked for once."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import Any
 
 from kernelwright.store import Store
 
 BUSY_S = 5.0  # how long a page waits for whoever has the store for itself
+MOST_ROWS = 60_000  # that are kept for other pages
+_Rows = list[dict[str, Any]]
+
+
+class Answers:
+    """Rows that a store gave, as long as nothing was written to it since; shared by all threads."""
+
+    def __init__(self, version: Callable[[], Hashable], *, most_rows: int = MOST_ROWS) -> None:
+        self._version = version
+        self._most_rows = most_rows
+        self._kept: OrderedDict[Hashable, tuple[Hashable, _Rows]] = OrderedDict()
+        self._rows = 0
+        self._lock = threading.Lock()
+
+    def get(self, question: Hashable, ask: Callable[[], _Rows]) -> _Rows:
+        """The answer to a question, which nobody may change."""
+        try:
+            version = self._version()
+        except (OSError, sqlite3.Error):  # whoever asks the store itself is told what is wrong with it
+            return ask()
+        with self._lock:
+            kept = self._kept.get(question)
+            if kept is not None and kept[0] == version:
+                self._kept.move_to_end(question)
+                return kept[1]
+        rows = ask()
+        with self._lock:
+            old = self._kept.pop(question, None)
+            self._kept[question] = version, rows
+            self._rows += len(rows) - (len(old[1]) if old is not None else 0)
+            while self._rows > self._most_rows:
+                _, (_, gone) = self._kept.popitem(last=False)
+                self._rows -= len(gone)
+        return rows
+
+
+class PageStore(Store):
+    """A store whose answers about all problems are shared between pages."""
+
+    answers: Answers
+
+    def board_places(self) -> _Rows:
+        """See :meth:`Store.board_places`."""
+        return self.answers.get("places", super().board_places)
+
+    def problems_in_use(self) -> _Rows:
+        """See :meth:`Store.problems_in_use`."""
+        return self.answers.get("problems", super().problems_in_use)
+
+    def refusal_rules(self) -> _Rows:
+        """See :meth:`Store.refusal_rules`."""
+        return self.answers.get("rules", super().refusal_rules)
+
+    def entrants(
+        self,
+        environment: str,
+        baseline: str,
+        *,
+        backend: str | None = None,
+        problem: str | None = None,
+        until: str | None = None,
+    ) -> _Rows:
+        """See :meth:`Store.entrants`."""
+        ask = super().entrants
+        question = ("entrants", environment, baseline, backend, problem, until)
+        return self.answers.get(
+            question, lambda: ask(environment, baseline, backend=backend, problem=problem, until=until)
+        )
+
+    def progress(
+        self, environment: str, baseline: str, *, problem: str | None = None, backend: str | None = None
+    ) -> _Rows:
+        """See :meth:`Store.progress`."""
+        ask = super().progress
+        question = ("progress", environment, baseline, problem, backend)
+        return self.answers.get(question, lambda: ask(environment, baseline, problem=problem, backend=backend))
+
+    def tallies(
+        self, *, environment: str | None = None, problem: str | None = None, run_id: str | None = None
+    ) -> _Rows:
+        """See :meth:`Store.tallies`."""
+        ask = super().tallies
+        question = ("tallies", environment, problem, run_id)
+        return self.answers.get(question, lambda: ask(environment=environment, problem=problem, run_id=run_id))
 
 
 class Reader:
-    """Hands out read-only stores; closes all of them at the end."""
+    """Hands out read-only stores; closes all of them at the end.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        version: another one after every commit; without it, every page asks the store itself.
+    """
+
+    def __init__(self, path: Path, version: Callable[[], Hashable] | None = None) -> None:
         self.path = path
+        self._answers = None if version is None else Answers(version)
         self._local = threading.local()
         self._opened: list[Store] = []
         self._lock = threading.Lock()
@@ -31,7 +124,10 @@ class Reader:
         here = _file_at(self.path)
         if isinstance(found, Store) and here is not None and here == file:
             return found
-        made = Store.open(self.path, readonly=True, busy_timeout_s=BUSY_S)
+        kind = Store if self._answers is None else PageStore
+        made = kind.open(self.path, readonly=True, busy_timeout_s=BUSY_S)
+        if isinstance(made, PageStore) and self._answers is not None:
+            made.answers = self._answers
         self._local.opened = made, here
         with self._lock:
             self._opened.append(made)

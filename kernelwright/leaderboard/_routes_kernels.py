@@ -9,8 +9,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from kernelwright.errors import KernelwrightError, UsageError
 from kernelwright.leaderboard import _kernels as kernels
+from kernelwright.leaderboard._cells import path_of
 from kernelwright.leaderboard._highlight import difference
-from kernelwright.leaderboard._site import Site, path_of
+from kernelwright.leaderboard._site import Site
 from kernelwright.leaderboard._tables import Form, as_file
 from kernelwright.records import Candidate
 from kernelwright.store import StoredEvaluation

@@ -8,9 +8,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ class ServeOptions:
         names: host names besides loopback's own by which it may be asked for.
         tokens_file: where tokens are kept. ``spool_dir``: where submissions are written; None where none are accepted.
         cache_dir: kernelwright's cache folder.
+        processes: how many make pages; 0 for this one alone, None for as many as are worth it here.
     """
 
     store: Path
@@ -49,6 +51,7 @@ class ServeOptions:
     public: bool = False
     names: tuple[str, ...] = field(default=())
     spool_dir: Path | None = None
+    processes: int | None = None
 
 
 def access_of(options: ServeOptions) -> Access:
@@ -110,12 +113,16 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
     try:
         import uvicorn
 
-        from kernelwright.leaderboard._app import create_app
+        from kernelwright.leaderboard._app import create_app, create_page_app
+        from kernelwright.leaderboard._makers import Makers, count_makers
     except ImportError as error:
         raise MissingToolError(
             f"the leaderboard needs the package {error.name}", hint="pip install 'kernelwright[web]'"
         ) from None
     spool = None if options.spool_dir is None else Spool(options.spool_dir)
+    build = partial(create_page_app, options.store, accepts_submissions=spool is not None, cache_dir=options.cache_dir)
+    count = count_makers() if options.processes is None else options.processes
+    makers = Makers(build, count) if count else None
     server: uvicorn.Server | None = None
     app: FastAPI = create_app(
         options.store,
@@ -123,6 +130,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
         spool=spool,
         cache_dir=options.cache_dir,
         ending=lambda: server is not None and server.should_exit,
+        maker=makers,
     )
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # The protocol is named, since asyncio turns Nagle's algorithm off for TCP alone: a page would wait 40 ms else.
@@ -136,8 +144,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             ) from None
         listener.listen(_WAITING)  # whoever is told the address may ask at once
         host = f"[{options.host}]" if ":" in options.host else options.host
-        _make_first_pages(app, min(access.hosts))
-        started(f"http://{host}:{listener.getsockname()[1]}/")
+        address = f"http://{host}:{listener.getsockname()[1]}/"
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -150,15 +157,16 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             timeout_graceful_shutdown=2,
         )
         server = uvicorn.Server(config)
-        with _ended_by_signals():
+        with _ended_by_signals(), makers or nullcontext():
+            if makers is None:
+                app.state.site.prepare()
+            _make_first_pages(app, min(access.hosts))
+            started(address)
             server.run(sockets=[listener])
 
 
 def _make_first_pages(app: FastAPI, host: str) -> None:
-    """Make what most readers open first: none of them waits for imports, templates and the first look at the store."""
-    import kernelwright.campaign  # noqa: F401 - three pages need it, and it takes half a second
-
-    app.state.site.prepare()
+    """Make what most readers open first: none of them waits for templates and the first look at the store."""
 
     async def ask(path: str) -> None:
         async def receive() -> Message:
@@ -173,10 +181,8 @@ def _make_first_pages(app: FastAPI, host: str) -> None:
         version = {"asgi": {"version": "3.0"}, "http_version": "1.1"}
         await app({"type": "http", "method": "GET", "headers": headers, **place, **peers, **version}, receive, send)
 
-    async def ask_all() -> None:
-        for path in _FIRST_PAGES:
-            with suppress(Exception):  # what is wrong with a page is told to whoever reads it
-                await ask(path)
+    async def ask_all() -> None:  # what is wrong with a page is told to whoever reads it
+        await asyncio.gather(*map(ask, _FIRST_PAGES), return_exceptions=True)
 
     asyncio.run(ask_all())
 

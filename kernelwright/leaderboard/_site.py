@@ -9,13 +9,15 @@ import mimetypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from kernelwright import __version__
+from kernelwright.leaderboard import _cells
+from kernelwright.leaderboard._cells import path_of
 from kernelwright.leaderboard._highlight import highlight
 from kernelwright.leaderboard._reader import Reader
 from kernelwright.leaderboard._tables import finite
@@ -76,6 +78,7 @@ class Site:
             "version": __version__,
             "store_name": reader.path.name,
             "accepts_submissions": accepts_submissions,
+            "cells": _cells,
             "highlight": highlight,
             "path_of": path_of,
             "query_of": urlencode,
@@ -83,7 +86,9 @@ class Site:
         self._templates.filters |= {"data": json_data, "spec": spec_of}
 
     def prepare(self) -> None:
-        """Compile all templates, and load what colours sources: the first reader need not wait for that."""
+        """Compile all templates, and load what some pages need: the first reader need not wait for that."""
+        import kernelwright.campaign  # noqa: F401 - half a second, for three pages
+
         for name in self._templates.list_templates():
             self._templates.get_template(name)
         highlight("x = 1", "python")
@@ -121,11 +126,6 @@ def author_of(spec: str) -> str:
     """By which name the kernels of a coder go: its specification, or the word alone where a path follows it."""
     kind = spec.partition(":")[0]
     return kind if kind in _WITH_PATHS else spec
-
-
-def path_of(*parts: str) -> str:
-    """A path of this site whose parts may hold anything."""
-    return "/" + "/".join(quote(part, safe="/@=,._-:") for part in parts)
 
 
 def json_data(value: Any) -> str:

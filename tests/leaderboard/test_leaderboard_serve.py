@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import httpx2
@@ -198,8 +199,9 @@ def test_the_address_is_told_when_it_can_be_asked(command, monkeypatch):
 
 
 @contextmanager
-def server(world, *words):
+def server(world, *words, makers=None):
     """The real command in a process of its own; gives the process and its address."""
+    chosen = [] if makers is None else ["--processes", str(makers)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
     command = [
         sys.executable,
@@ -211,6 +213,7 @@ def server(world, *words):
         "--port",
         "0",
         "--json",
+        *chosen,
         *words,
     ]
     process = subprocess.Popen(
@@ -269,7 +272,7 @@ def test_the_first_page_is_made_before_the_address_is_told(world, options, monke
     monkeypatch.setattr(
         Site, "text", lambda self, request, name, **more: made.append(name) or text(self, request, name, **more)
     )
-    serve(options(port=0), started=lambda address: made.append(address.partition(":")[0]))
+    serve(options(port=0, processes=0), started=lambda address: made.append(address.partition(":")[0]))
     assert made[-1] == "http"
     assert {"board.html", "problems.html", "runs.html"} <= set(made[:-1])
 
@@ -288,3 +291,89 @@ def test_a_public_server_asks_for_a_token(world, tokens):
         assert too_large.status_code == 413
         code, said = ended(process, signal.SIGINT)
     assert (code, "Traceback" in said) == (0, False)
+
+
+# Processes that make pages
+
+
+def makers_of(process):
+    """The processes that a server started, by number: those that make pages, and what they are forked from."""
+    found = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/stat") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        found[int(number)] = parent
+    ours = {process.pid}
+    while more := {number for number, parent in found.items() if parent in ours} - ours:
+        ours |= more
+    return ours - {process.pid}
+
+
+def gone(numbers):
+    """Whether processes have ended, once they had time to."""
+    for _ in range(200):
+        if not any(os.path.exists(f"/proc/{number}") for number in numbers):
+            return True
+        select.select([], [], [], 0.05)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["told to", "killed"])
+def test_the_processes_end_with_their_server(world, number):
+    world.judge(world.problem())
+    with server(world, makers=2) as (process, url):
+        assert httpx2.get(url).status_code == 200
+        makers = makers_of(process)
+        assert len(makers) >= 2
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert gone(makers)
+
+
+def test_others_take_the_place_of_processes_that_were_killed(world):
+    world.judge(world.problem())
+    with (
+        server(world, makers=2) as (process, url),
+        httpx2.Client(base_url=url, headers={"accept": "text/html"}) as client,
+    ):
+        before = client.get("/?sort=own").text
+        for turn in range(2):
+            for number in makers_of(process):
+                with suppress(ProcessLookupError), open(f"/proc/{number}/cmdline", "rb") as file:
+                    if b"resource_tracker" not in file.read():
+                        os.kill(number, signal.SIGKILL)
+            answer = client.get("/?sort=own", params={"x": turn})
+            assert answer.status_code == 200
+        assert client.get("/?sort=own").text == before
+
+
+def test_pages_are_the_same_whoever_makes_them(world):
+    problem = world.problem()
+    run = world.run(problem)
+    world.judge(problem, run=run)
+    paths = (
+        "/",
+        "/problems",
+        f"/problems/{problem.id}",
+        f"/runs/{run}",
+        "/board.csv",
+        "/none",
+        "/openapi.json",
+        "/docs/api",
+    )
+    found = []
+    for makers in (0, 2):
+        with (
+            server(world, makers=makers) as (_, url),
+            httpx2.Client(base_url=url, headers={"accept": "text/html"}) as client,
+        ):
+            answers = [client.get(path) for path in paths]
+            volatile = {"date", "content-length"}
+            found.append(
+                [(a.status_code, a.text, {k: v for k, v in a.headers.items() if k not in volatile}) for a in answers]
+            )
+    assert found[0] == found[1]
+    assert [status for status, *_ in found[0]] == [200, 200, 200, 200, 200, 404, 200, 200]
