@@ -3,9 +3,13 @@
     python benchmarks/leaderboard_store.py STORE --evaluations 1000000
     python benchmarks/leaderboard.py pages STORE
     python benchmarks/leaderboard.py readers STORE --readers 200 --seconds 30
+    python benchmarks/leaderboard.py paint STORE
 
-Both start the real server in a process of its own and speak with it over loopback. ``pages`` asks for addresses that
+All start the real server in a process of its own and speak with it over loopback. ``pages`` asks for addresses that
 differ, so that no answer comes from the cache; ``readers`` lets each reader follow links with a pause between.
+``paint`` opens each kind of page in a browser with nothing in its cache (``pip install -e '.[browser]'`` and Debian's
+chromium): milliseconds until the first content is painted, and bytes over the wire. Figures are added to the file of
+``--out``.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +31,7 @@ from urllib.parse import quote, urlencode
 
 import httpx2 as httpx
 
+from kernelwright.evaluator import environment
 from kernelwright.store import Store
 
 _KINDS = ("board", "entrant", "problems", "problem", "archive", "kernel", "diff", "runs", "run", "live", "compare",
@@ -167,9 +173,36 @@ async def measure_readers(base: str, addresses: Addresses, readers: int, seconds
     return times, wrong
 
 
+def measure_paint(base: str, addresses: Addresses, each: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds to the first contentful paint and bytes transferred, by kind of page."""
+    from playwright.sync_api import sync_playwright
+
+    found: dict[str, dict[str, list[float]]] = {}
+    with sync_playwright() as playwright:
+        program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for kind in (kind for kind in _KINDS if kind not in ("json", "csv", "live")):
+            paints, sizes = [], []
+            for _ in range(each):
+                context = browser.new_context()
+                page = context.new_page()
+                wire = context.new_cdp_session(page)
+                wire.send("Network.enable")
+                received: list[float] = []
+                wire.on("Network.loadingFinished", lambda event, into=received: into.append(event["encodedDataLength"]))
+                page.goto(base + addresses.one(kind), wait_until="networkidle")
+                paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+                paints.append(float(page.evaluate(paint)))
+                sizes.append(sum(received))
+                context.close()
+            found[kind] = {"ms": paints, "bytes": sizes}
+        browser.close()
+    return found
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("what", choices=["pages", "readers"])
+    arguments.add_argument("what", choices=["pages", "readers", "paint"])
     arguments.add_argument("store", type=Path)
     arguments.add_argument("--each", type=int, default=60, help="pages of a kind")
     arguments.add_argument("--readers", type=int, default=200)
@@ -184,15 +217,24 @@ def main() -> None:
             for kind, found in times.items():
                 print(f"{kind:12} {in_words(found)}")
             figures = {kind: quantiles(found) for kind, found in times.items()}
+        elif given.what == "paint":
+            figures = {}
+            for kind, seen in measure_paint(base, addresses, min(given.each, 24)).items():
+                print(f"{kind:12} {in_words(seen['ms'])}, {max(seen['bytes']) / 1000:.0f} KB")
+                figures[kind] = {**quantiles(seen["ms"]), "most_bytes": max(seen["bytes"])}
         else:
             found, wrong = asyncio.run(measure_readers(base, addresses, given.readers, given.seconds, given.think_s))
             print(
                 f"{given.readers} readers, {len(found)} requests, {len(found) / given.seconds:.0f}/s: {in_words(found)}"
             )
             print(f"{len(wrong)} went wrong", *wrong[:5], sep="\n  ")
-            figures = {"requests": len(found), "wrong": len(wrong), **quantiles(found)}
+            figures = {"readers": given.readers, "requests": len(found), "wrong": len(wrong), **quantiles(found)}
     if given.out is not None:
-        given.out.write_text(json.dumps(figures, indent=1) + "\n")
+        known = json.loads(given.out.read_text()) if given.out.exists() else {}
+        with Store.open(given.store, readonly=True) as store:
+            evaluations = store.query("SELECT count(*) AS n FROM evaluations")[0]["n"]
+        about = {"environment": environment(1).model_dump(), "evaluations": evaluations}
+        given.out.write_text(json.dumps({**known, **about, given.what: figures}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -101,12 +101,22 @@ ORDER BY evaluations.id
 
 
 def _judged(row: dict[str, Any]) -> Judged:
-    interval = [row.pop(name) for name in ("median", "low", "high", "faster")]
-    speedup = None
-    if interval[0] is not None:
-        speedup = Speedup(median=interval[0], low=interval[1], high=interval[2], faster=bool(interval[3]))
-    flags = {name: bool(row[name]) for name in ("passed", "timed", "withdrawn", "is_confirmation")}
-    return Judged(**{**row, **flags, "speedup": speedup})
+    median, speedup = row["median"], None
+    if median is not None:
+        speedup = Speedup(median=median, low=row["low"], high=row["high"], faster=bool(row["faster"]))
+    return Judged(
+        row["id"],
+        row["problem"],
+        row["candidate"],
+        row["backend"],
+        row["environment"],
+        bool(row["passed"]),
+        bool(row["timed"]),
+        speedup,
+        bool(row["withdrawn"]),
+        bool(row["is_confirmation"]),
+        row["seconds"],
+    )
 
 
 def read_run(store: Store, run: RunRow, problems: Sequence[str], baseline: str) -> RunData:

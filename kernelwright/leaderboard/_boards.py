@@ -52,9 +52,10 @@ class Entry(NamedTuple):
         mean: geometric mean of its speedups over all problems of the board, one without a kernel counting as 1; with
             a 95% interval over problems. ``solved_mean``: over those with a kernel alone.
         fast: by p, the share of the board's problems that it solved more than p times as fast as the baseline.
-        correct_rate: share of its judged candidates that passed. ``coverage``: share of problems that it tried.
+        correct_rate: share of its judged candidates that passed. ``coverage``: share of problems that it tried. None on
+            a board as it was: attempts are counted without their dates.
         confirmed: of its kernels that count, how many were confirmed in fresh processes.
-        cost_usd: of the runs that wrote them; None where it is not known.
+        cost_usd: of the runs that wrote them; None where it is not known, as on a board as it was.
     """
 
     author: str
@@ -66,7 +67,7 @@ class Entry(NamedTuple):
     fast: Mapping[str, float]
     sol: float | None
     correct_rate: float | None
-    coverage: float
+    coverage: float | None
     own_share: float | None
     cost_usd: float | None
     solved: int
@@ -129,19 +130,23 @@ def board_of(store: Store, place: Place, filters: Filters, costs: Mapping[tuple[
     names = [row["problem"] for row in asked]
     known = set(names)
     rows = [row for row in rows if row["problem"] in known]
-    tallies = [row for row in store.tallies(environment=place.environment) if row["problem"] in known]
-    if filters.backend is not None:
-        tallies = [row for row in tallies if row["backend"] == filters.backend]
+    counts = [] if filters.until else store.tallies(environment=place.environment)
+    tallies = [row for row in counts if row["problem"] in known and filters.backend in (None, row["backend"])]
     by_entrant: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_entrant[row["author"], row["recipe"]].append(row)
     counted: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in tallies:
         counted[row["author"], row["recipe"]].append(row)
-    entrants = {*by_entrant} if filters.until else {*by_entrant, *counted}  # counts have no dates: they are of today
     entries = [
-        _entry(entrant, by_entrant.get(entrant, []), counted.get(entrant, []), len(names), costs.get(entrant, 0.0))
-        for entrant in sorted(entrants)
+        _entry(
+            entrant,
+            by_entrant.get(entrant, []),
+            None if filters.until else counted.get(entrant, []),
+            len(names),
+            None if filters.until else costs.get(entrant, 0.0),
+        )
+        for entrant in sorted({*by_entrant, *counted})
     ]
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -215,7 +220,7 @@ def _standing(row: Mapping[str, Any]) -> tuple[int, float]:
 def _entry(
     entrant: tuple[str, str],
     rows: Sequence[Mapping[str, Any]],
-    tallies: Sequence[Mapping[str, Any]],
+    tallies: Sequence[Mapping[str, Any]] | None,
     problems: int,
     cost_usd: float | None,
 ) -> Entry:
@@ -230,9 +235,9 @@ def _entry(
     mean, low, high = _mean(logs)
     sols = [score for row in best.values() if (score := _sol(row)) is not None]
     shares = [row["own_share"] for row in best.values() if row["own_share"] is not None]
-    judged = sum(row["evaluations"] for row in tallies)
-    passed = sum(row["evaluations"] for row in tallies if row["status"] == "PASSED")
-    tried = {row["problem"] for row in tallies} | set(best)
+    judged = sum(row["evaluations"] for row in tallies or ())
+    passed = sum(row["evaluations"] for row in tallies or () if row["status"] == "PASSED")
+    tried = {row["problem"] for row in tallies or ()} | set(best)
     return Entry(
         author=entrant[0],
         recipe=entrant[1],
@@ -243,7 +248,7 @@ def _entry(
         fast={f"{p:g}": sum(s > p for s in speedups) / problems for p in THRESHOLDS},
         sol=sum(sols) / len(sols) if sols else None,
         correct_rate=passed / judged if judged else None,
-        coverage=len(tried) / problems,
+        coverage=None if tallies is None else len(tried) / problems,
         own_share=sum(shares) / len(shares) if shares else None,
         cost_usd=cost_usd,
         solved=len(best),

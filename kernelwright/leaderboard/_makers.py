@@ -7,6 +7,7 @@ server (``multiprocessing``'s *forkserver*), read the store each for itself, and
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import hashlib
 import multiprocessing
@@ -28,6 +29,7 @@ _LEVEL = 2  # of compression: a third of the time of the usual one, for a tenth 
 _ZIPPED = ("text/", "application/json", "image/svg")
 _PRELOADED = ["kernelwright.leaderboard._app", "kernelwright.campaign", "kernelwright.leaderboard._makers"]
 _PASSED_ON = (b"accept", b"hx-request")  # of a request's headers: no page depends on who reads it
+_GARBAGE = 50_000  # objects made before garbage is looked for
 _TRIES = 3  # of a page whose process was killed
 _PAUSE_S = 0.2
 _IN_THREADS = 2  # pages at once in this process: more would only take turns
@@ -153,6 +155,8 @@ def _begin(build: Callable[[], ASGIApp]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked for it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _maker, _loop = OwnMaker(build()), asyncio.new_event_loop()
+    gc.freeze()  # what is there stays; and a page's thousands of rows need no look at all of that
+    gc.set_threshold(_GARBAGE)
     threading.Thread(target=_loop.run_until_complete, args=(asyncio.Event().wait(),), daemon=True).start()
 
 

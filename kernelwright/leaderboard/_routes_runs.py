@@ -20,6 +20,7 @@ from kernelwright.store import RunRow
 
 PAGE = 50
 _REPLIES = 40
+_CHOICES = 100
 _POLL_S = 1.0
 _BEAT_S = 15.0
 _LOOK_S = 0.2  # between two looks at whether the server ends
@@ -46,7 +47,7 @@ def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = 
     @router.get("/compare", response_class=Response, summary="Two runs beside each other")
     def compare(request: Request, a: Text = None, b: Text = None, baseline: Text = None) -> Response:
         store = site.reader.store
-        choices = runs.run_list(store, before=None, limit=200)
+        choices = runs.run_list(store, before=None, limit=_CHOICES)
         if not a or not b:
             return site.page(
                 request, "compare.html", section="runs", choices=choices, a=a or "", b=b or "", found=None, reason=""

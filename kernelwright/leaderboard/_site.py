@@ -87,6 +87,8 @@ class Site:
 
     def prepare(self) -> None:
         """Compile all templates, and load what some pages need: the first reader need not wait for that."""
+        import scipy.special  # noqa: F401 - a tenth of a second, where two runs are compared
+
         import kernelwright.campaign  # noqa: F401 - half a second, for three pages
 
         for name in self._templates.list_templates():

@@ -6,14 +6,10 @@ raise an error, or ask another host for something.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,8 @@ import pytest
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "campaign")]
 
-from browser_store import Shown, command, environment_of, make_store  # noqa: E402
+from browser_serving import serving  # noqa: E402
+from browser_store import Shown, command, make_store  # noqa: E402
 
 from kernelwright.store import Store  # noqa: E402
 
@@ -54,28 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """The store, and what is in it."""
     return make_store(tmp_path_factory.mktemp("board"))
-
-
-@contextmanager
-def serving(store: Path, *words: str) -> Iterator[str]:
-    """A server in a process of its own; its address without the slash at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernelwright.cli", "serve", "--port", "0", "--json", *words],
-        cwd=store.parent,
-        env=environment_of(store),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        yield json.loads(line)["url"].rstrip("/")
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-        assert "Traceback" not in said, said
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from browser_serving import serving
 from browser_store import record_step
 from campaign_fakes import make_problem
-from conftest import serving
 from playwright.sync_api import expect
 
 from kernelwright.records import RunConfig

@@ -312,6 +312,10 @@ def test_a_board_as_it_was_on_a_day(world, browser, clock):
     new = world.judge(one, author="ada", low=9.0)
     assert [row["author"] for row in browser.rows("/board.json?until=2026-03-01")] == ["ada"]
     assert browser.rows("/board.json?until=2026-02-28") == []
+    [row] = browser.rows("/board.json?until=2026-03-01")  # attempts and dollars have no dates: nothing is said of them
+    assert (row["correct_rate"], row["coverage"], row["cost_usd"], row["solved"]) == (None, None, None, 2)
+    today = browser.rows("/board.json")[0]
+    assert (today["correct_rate"], today["coverage"], today["cost_usd"]) == (1.0, 1.0, 0.0)
     then = browser.rows("/best.json?until=2026-03-01")
     assert [row["candidate"] for row in then if row["problem"] == one.id] == [old.sha]
     page = browser.page("/?until=2026-03-02")

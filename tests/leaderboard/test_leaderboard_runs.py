@@ -271,6 +271,14 @@ def test_runs_to_compare_are_chosen_from_a_list(world, browser, two_runs):
     assert two_runs[0] in [option["value"] for option in chosen.all("option") if "selected" in option.attributes]
 
 
+def test_a_chosen_run_stays_chosen_where_the_list_is_too_short_for_it(browser, two_runs, monkeypatch):
+    monkeypatch.setattr(_routes_runs, "_CHOICES", 1)
+    page = browser.page(f"/compare?a={two_runs[0]}&b={two_runs[1]}")
+    chosen = [option["value"] for option in page.all("option") if "selected" in option.attributes]
+    assert chosen == list(two_runs)
+    assert len(page.all("option")) == 2 + 2 + 1  # none, the latest run, and the one that is no longer listed
+
+
 def test_runs_that_cannot_be_compared(world, browser, two_runs, monkeypatch):
     a, b = two_runs
     alone = world.run(world.problem("alone"))

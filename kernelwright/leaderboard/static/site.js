@@ -456,7 +456,9 @@
   setUpTheme();
   setUpFilters();
   setUpSwaps();
-  refreshPage();
+  // Text is seen before charts are drawn. A page in the background paints nothing, and need not wait.
+  if (document.hidden) refreshPage();
+  else requestAnimationFrame(() => setTimeout(refreshPage));
   addEventListener("resize", markScrollers);
   document.addEventListener("toggle", markScrollers, true); // details were opened; the event does not bubble
   document.addEventListener("visibilitychange", pauseHidden);
