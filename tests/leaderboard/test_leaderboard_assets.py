@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from kernelwright.leaderboard import _cells
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOM = ROOT / "kernelwright" / "leaderboard"
 STATIC = ROOM / "static"
@@ -170,6 +172,7 @@ def test_scripts_evaluate_nothing_and_insert_no_html():
 def _environment() -> Environment:
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
     environment.globals |= {"asset": lambda path: f"/static/HASH/{path}", "version": "1.2.3", "store_name": "<store>"}
+    environment.globals["cells"] = _cells
     return environment
 
 
@@ -217,7 +220,7 @@ def test_htmx_knows_each_option_that_it_is_given():
     ],
 )
 def test_numbers(value, shown):
-    assert str(_environment().get_template("_macros.html").module.number(value)) == shown
+    assert str(_cells.number(value)) == shown
 
 
 def test_macros_escape_and_mark_up():
@@ -242,6 +245,46 @@ def test_macros_escape_and_mark_up():
     assert "sort=name&amp;order=asc" in macros.sort_header("Name", "name", "cost", "desc", link, numeric=False)
     assert macros.when("2026-11-26T02:34:11Z").endswith(">2026-11-26 02:34 UTC</time>")
     assert macros.short("a" * 64).endswith(f">{'a' * 12}</code>")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        _cells.badge,
+        _cells.status_badge,
+        _cells.state_badge,
+        _cells.short,
+        _cells.problem_link,
+        _cells.when,
+        _cells.stamp,
+        _cells.number,
+        lambda text: _cells.badge("text", text),
+        lambda text: _cells.kernel_link(text, text),
+        lambda text: _cells.speedup(1.0, text, text),
+        lambda text: _cells.number(1.0, 3, text),
+    ],
+)
+def test_cells_escape_what_may_be_anybodys_text(cell):
+    made = str(cell("\"><script>alert('&')</script>"))
+    assert "<script" not in made
+    assert made.count('"') % 2 == 0
+    assert "script" in made
+
+
+def test_cells_of_what_is_not_known_say_so():
+    cells = (_cells.number, _cells.percent, _cells.latency, _cells.short, _cells.when, _cells.stamp)
+    assert {str(cell(None)) for cell in cells} == {"–"}
+    assert {str(cell(StrictUndefined())) for cell in cells[:3]} == {"–"}
+    assert str(_cells.dollars(None)) == "unknown"
+    assert str(_cells.latency(0.2153, 0.2, 0.23)) == '215&nbsp;µs <small class="interval">[200, 230]</small>'
+    assert (str(_cells.latency(12.0)), str(_cells.percent(0.125)), str(_cells.dollars(1.5, 2))) == (
+        "12.0&nbsp;ms",
+        "12.5%",
+        "$1.50",
+    )
+    assert str(_cells.problem_link("suite/level1/a b")) == '<a href="/problems/suite/level1/a%20b">level1/a b</a>'
+    linked = str(_cells.kernel_link("a" * 64, "01E"))
+    assert linked.startswith(f'<a href="/kernels/{"a" * 64}?evaluation=01E"><code class="hash"')
 
 
 # Colours
