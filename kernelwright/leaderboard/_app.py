@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ _HEADINGS = {
     503: "Not now",
 }
 _FILES = (".json", ".csv", ".py")
+_log = logging.getLogger("kernelwright.leaderboard")
 
 
 def create_app(
@@ -198,6 +200,7 @@ def _add_errors(app: FastAPI, site: Site, access: Access) -> None:
 
     @app.exception_handler(StoreError)
     def store(request: Request, error: StoreError) -> Response:
+        _log.error("%s: %s", request.url.path, error)
         return told(request, 503, "the store cannot be read now", "whoever runs this server sees why in its log")
 
     @app.exception_handler(Exception)

@@ -121,6 +121,9 @@ def refused(browser, path, caplog):
     assert "text/html" in page.headers["content-type"]
     assert file.json()["detail"] == "the store cannot be read now"
     assert "Traceback" not in caplog.text
+    said = [record.getMessage() for record in caplog.records if record.name == "kernelwright.leaderboard"]
+    assert said, "the page says that the log says why"
+    assert all("store.db" in line for line in said)
 
 
 def exclusively(path):
