@@ -26,6 +26,11 @@ _RUNGS: Final[dict[str, Callable[..., BaseSandbox]]] = {
 }
 _passed: set[tuple[str, str, int]] = set()  # what passed its self-test in this process
 
+# Seen on an H100: where programs may have no sockets at all, CUDA does not start (error 304). Without a network
+# namespace any socket would reach the host's.
+_NO_SOCKETS = "the sandbox 'process' has no sockets, without which CUDA's driver does not start"
+_FOR_DEVICES = "use the sandbox bwrap (apt install bubblewrap), or leave the GPU alone: --set device=none"
+
 
 def open_sandbox(
     kind: str = "bwrap",
@@ -43,7 +48,8 @@ def open_sandbox(
             ``process``.
         python_paths: directories importable inside besides this Python's own and this package.
         threads: OpenMP threads of workers.
-        devices: device files that workers may open and write to, beside /dev/null and its like; not in ``docker``.
+        devices: device files that workers may open and write to, beside /dev/null and its like; in ``bwrap`` and
+            ``none`` alone.
         runtime: for ``docker``, the engine's runtime for containers, such as ``runsc``; empty for its default.
 
     Raises:
@@ -54,10 +60,15 @@ def open_sandbox(
     if runtime and kind != "docker":
         raise UsageError(f"the sandbox {kind!r} has no runtimes to choose from", hint="choose the sandbox docker")
     if devices and kind == "docker":
-        raise UsageError("the sandbox 'docker' shows no devices", hint="choose the sandbox bwrap or process")
+        raise UsageError("the sandbox 'docker' shows no devices", hint=_FOR_DEVICES)
+    if devices and kind == "process":
+        raise UsageError(_NO_SOCKETS, hint=_FOR_DEVICES)
     if kind == "auto":
-        with contextlib.suppress(MissingToolError, SandboxError):
+        try:
             return _open_tested("bwrap", python_paths, threads, devices)
+        except (MissingToolError, SandboxError) as error:
+            if devices:
+                raise SandboxError(f"{error.message}; {_NO_SOCKETS}", hint=_FOR_DEVICES) from error
         return _open_tested("process", python_paths, threads, devices)
     if kind not in _RUNGS:
         raise UsageError(f"unknown sandbox {kind!r}", hint=f"choose one of: auto, {', '.join(_RUNGS)}")

@@ -90,9 +90,7 @@ class ProcessSandbox(BaseSandbox):
         plan["argv"] = [_PRIVATE_PATH.sub(lambda match: f"{home}/{match[1]}", word) for word in job.argv]
         plan["cwd"] = work
         readable = [*self.view.readable, "/proc", home, *DEVICES, *(mount.source for mount in job.mounts)]
-        devices = self.devices if job.limits.devices else ()
-        named = ["/proc/self/task"] if devices else []  # as in ``own_root_fences``, but these are the host's processes
-        writable = [work, "/dev/null", *devices, *named, *(mount.source for mount in job.mounts if mount.writable)]
+        writable = [work, "/dev/null", *(mount.source for mount in job.mounts if mount.writable)]
         plan["landlock"] = {"read": readable, "write": writable}
 
     def _launch_cold(self, job: Job, plan: dict[str, Any], control: socket.socket) -> LaunchParts:
