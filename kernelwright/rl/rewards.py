@@ -1,0 +1,235 @@
+"""What an attempt at a kernel earns: by the formulas that were published, and by ours. Pure functions, no state.
+
+A formula sees an :class:`Attempt`: what some evaluator says of a kernel. From our referee it comes by
+:meth:`Attempt.of`; what a naive evaluator would have said can be written down as one too, which is how formulas are
+compared on kernels that cheat.
+
+=================  =======================================================================================
+``auto_triton``    S. Li et al., "AutoTriton", 2025, https://arxiv.org/abs/2507.05687
+``kevin``          C. Baronio et al., "Kevin: multi-turn RL for generating CUDA kernels", 2025,
+                   https://arxiv.org/abs/2507.11948
+``cuda_l1``        X. Li et al., "CUDA-L1", 2025, https://arxiv.org/abs/2507.14111
+``cuda_l2``        "CUDA-L2", 2025, https://arxiv.org/abs/2512.02551
+``dr_kernel``      W. Liu et al., "Dr. Kernel", 2026, https://arxiv.org/abs/2602.05885
+``cuda_agent``     W. Dai et al., "CUDA Agent", 2026, https://arxiv.org/abs/2602.24286
+=================  =======================================================================================
+
+Where a publication leaves a number open, the docstring says which one was chosen here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final
+
+from kernelwright.records import Candidate, Verdict
+
+RIGHT: Final = 0.1  # what a right kernel earns by our formula, however slow it is
+DISCOUNT: Final = 0.4  # Kevin's, for each turn
+_MOST: Final = 1e6  # times as fast in a single run: beyond it no time was measured
+_BASELINES: Final = ("eager", "compile")
+
+Runs = Sequence[tuple[float, float]]  # of each run: time of the reference, time of the kernel, in any one unit
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What an evaluator says of one kernel.
+
+    Attributes:
+        correct: whether it is right.
+        speedup: over eager PyTorch: its time over the kernel's. None where nothing was timed.
+        over_compile: the same over torch.compile.
+        surely: the lower end of the 95% interval of the speedup over the better of both, less what the machine's noise
+            may make of equal kernels; None where nothing was timed. Only our referee says it.
+        own_share: of its time, the share that it spends in kernels of its own, in [0, 1]; None where it is not known.
+        uses_own_kernel: whether it has a kernel in the language that it was asked for, and runs it.
+        error: largest difference from the reference in higher precision, in the unit of the outputs.
+        length: characters of its source.
+        runs: single runs, of the reference and of it.
+    """
+
+    correct: bool
+    speedup: float | None = None
+    over_compile: float | None = None
+    surely: float | None = None
+    own_share: float | None = None
+    uses_own_kernel: bool = True
+    error: float = 0.0
+    length: int = 0
+    runs: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def of(cls, verdict: Verdict, candidate: Candidate | None = None, runs: Runs = ()) -> Attempt:
+        """What our referee says. Only ``PASSED`` is correct; a library's kernel is not the candidate's own.
+
+        The referee bounds errors in units of honest rounding, and an attempt that it passes has none that counts: its
+        ``error`` is 0.
+        """
+        times = {name: verdict.speedup(name) for name in _BASELINES}
+        medians = {name: found.median for name, found in times.items() if found is not None}
+        lows = [found.low for found in times.values() if found is not None]
+        noise = 0.0 if verdict.timing is None else verdict.timing.noise_bound
+        return cls(
+            correct=verdict.passed,
+            speedup=medians.get("eager"),
+            over_compile=medians.get("compile"),
+            surely=min(lows) / (1.0 + noise) if verdict.passed and lows else None,
+            own_share=verdict.own_kernel_share,
+            uses_own_kernel=verdict.own_kernel_label != "library",
+            length=0 if candidate is None else len(candidate.source),
+            runs=tuple(runs),
+        )
+
+
+def kernelwright_reward(attempt: Attempt) -> float:
+    """Ours: 0 for what is not right, else 0.1 + max(0, log of the speedup that is sure).
+
+    *Sure* is the lower end of the 95% interval of the speedup over the better of eager and torch.compile, divided by
+    one plus the machine's noise bound. So every right kernel earns more than every refused one; a cheat that is refused
+    earns nothing, and neither does noise: identical kernels get more than 0.1 as rarely as an interval is wrong, and
+    then by as little as it is. A kernel twice as fast earns log 2 more, wherever it starts.
+    """
+    if not attempt.correct:
+        return 0.0
+    sure = attempt.surely
+    return RIGHT + (max(0.0, math.log(sure)) if sure is not None and 0.0 < sure < math.inf else 0.0)
+
+
+def auto_triton(attempt: Attempt) -> float:
+    """1 where the tests pass and the rule holds, that it is a kernel in Triton and not PyTorch; else 0. No speed."""
+    return float(attempt.correct and attempt.uses_own_kernel)
+
+
+def kevin(attempt: Attempt) -> float:
+    """A turn's score: 0.3 + T_baseline / T_kernel where it is right, else 0; 0 too where PyTorch computes it all."""
+    if not (attempt.correct and attempt.uses_own_kernel):
+        return 0.0
+    return 0.3 + _speedup(attempt)
+
+
+def discounted(scores: Sequence[float], discount: float = DISCOUNT) -> list[float]:
+    """Kevin's return of each turn: R_t = sum over i >= t of discount^(i-t) * S_i. As many as there are scores."""
+    returns: list[float] = []
+    after = 0.0
+    for score in reversed(scores):
+        after = score + discount * after
+        returns.append(after)
+    return returns[::-1]
+
+
+def cuda_l1(attempt: Attempt, *, buckets: int = 7, most_variance: float = 0.005) -> float | None:
+    """CUDA-L1's score before smoothing: the median of the mean speedups of ``buckets`` parts of the runs, rounded.
+
+    0 for what is not right. None, no score at all, where the means of the buckets vary by more than ``most_variance``
+    (a number from a re-implementation), or where there are fewer runs than buckets. Then smooth by :func:`smoothed`,
+    and measure anew what is :func:`surprising`.
+    """
+    if not attempt.correct:
+        return 0.0
+    ratios = _ratios(attempt)
+    if len(ratios) < buckets:
+        return None
+    ends = [round(number * len(ratios) / buckets) for number in range(buckets + 1)]
+    means = [statistics.fmean(ratios[first:last]) for first, last in pairwise(ends)]
+    if statistics.pvariance(means) > most_variance:
+        return None
+    return conservative(statistics.median(means))
+
+
+def conservative(speedup: float) -> float:
+    """CUDA-L1's rounding to two decimals, towards one: 1.118 is 1.11, 0.992 is 1.00."""
+    cents = 100.0 * speedup
+    nearest = round(cents)
+    if math.isclose(cents, nearest, rel_tol=1e-12):
+        return nearest / 100.0
+    return (math.floor(cents) if speedup >= 1.0 else math.ceil(cents)) / 100.0
+
+
+def smoothed(scores: Sequence[float], limit: float = 1.5) -> list[float]:
+    """CUDA-L1's rewards of a group: scores in standard deviations from their mean, cut off at ``limit`` either way.
+
+    All zero where all are equal. The publication's limit is not known for certain; 1.5 is the one chosen here.
+    """
+    if not scores:
+        return []
+    mean, deviation = statistics.fmean(scores), statistics.pstdev(scores)
+    if deviation == 0.0:
+        return [0.0] * len(scores)
+    return [min(max((score - mean) / deviation, -limit), limit) for score in scores]
+
+
+def surprising(score: float, record: float | None, again: float | None = None) -> bool:
+    """Whether CUDA-L1 believes a score only after it was measured on another device, and is not yet convinced.
+
+    That is so above 3, and above twice the record so far; a second measurement convinces within a tenth of the first.
+    """
+    if not (score > 3.0 or (record is not None and score > 2.0 * record)):
+        return False
+    return again is None or abs(again - score) >= 0.1 * score
+
+
+def cuda_l2(attempt: Attempt, *, error_weight: float = 1.0, length_weight: float = 1e-5) -> float:
+    """CUDA-L2: mean of T_ref / T over the runs, less the largest error and the code's length, each with a weight.
+
+    0 for what is not right. The weights are not published; those here make an error of 0.01 and a thousand characters
+    cost as much as a hundredth of the reference's time each.
+    """
+    if not attempt.correct:
+        return 0.0
+    ratios = _ratios(attempt)
+    speed = statistics.fmean(ratios) if ratios else _speedup(attempt)
+    return speed - error_weight * attempt.error - length_weight * attempt.length
+
+
+def dr_kernel(attempt: Attempt, *, decoy_penalty: float = -1.0) -> float:
+    """Dr. Kernel: 0.5 for being right, plus half the speedup (at most 3), plus half the own kernels' share of its time.
+
+    A decoy, whose kernel does not run, gets ``decoy_penalty`` (the publication punishes it; the number is chosen here).
+    Everything else that is not right gets 0.
+    """
+    if not attempt.uses_own_kernel:
+        return decoy_penalty
+    if not attempt.correct:
+        return 0.0
+    return 0.5 + 0.5 * min(_speedup(attempt), 3.0) + 0.5 * (attempt.own_share or 0.0)
+
+
+def cuda_agent(attempt: Attempt, *, margin: float = 0.05) -> float:
+    """CUDA Agent's milestones: -1 wrong, 1 right, 2 more than 5% faster than eager, 3 than torch.compile as well."""
+    if not attempt.correct:
+        return -1.0
+    over_eager = _speedup(attempt) > 1.0 + margin
+    over_both = over_eager and (attempt.over_compile or 0.0) > 1.0 + margin
+    return 3.0 if over_both else 2.0 if over_eager else 1.0
+
+
+def _ratios(attempt: Attempt) -> list[float]:
+    """Speedups of single runs; what no clock can have read is left out."""
+    ratios = (reference / kernel for reference, kernel in attempt.runs if kernel > 0)
+    return [ratio for ratio in ratios if 1.0 / _MOST < ratio < _MOST]
+
+
+def _speedup(attempt: Attempt) -> float:
+    """The claimed speedup over eager; 0 where there is none."""
+    found = attempt.speedup
+    return found if found is not None and 0.0 < found < math.inf else 0.0
+
+
+REWARDS: Final[Mapping[str, Callable[[Attempt], float | None]]] = MappingProxyType(
+    {
+        "kernelwright": kernelwright_reward,
+        "auto-triton": auto_triton,
+        "kevin": kevin,
+        "cuda-l1": cuda_l1,
+        "cuda-l2": cuda_l2,
+        "dr-kernel": dr_kernel,
+        "cuda-agent": cuda_agent,
+    }
+)
+"""By the names that commands know them by."""
