@@ -39,7 +39,7 @@ stamp="$VENV/.kernelwright-setup"
 want="$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum) ${TORCH_INDEX_URL:-}"
 if [ -x "$VENV/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; then exit 0; fi
 
-say "setup: installing into $VENV (a few minutes, about 2 GB)"
+say "setup: installing into $VENV (a few minutes, about 3 GB)"
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check "$@" >&2; }
 torch=$(grep '^torch==' constraints.txt)
@@ -48,5 +48,5 @@ if [ -n "${TORCH_INDEX_URL:-}" ]; then
 else
     pip install "$torch"
 fi
-pip install --constraint constraints.txt --editable '.[dev,data,web]'
+pip install --constraint constraints.txt --editable '.[dev,data,web,rl]'
 printf '%s' "$want" > "$stamp"

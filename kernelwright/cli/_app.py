@@ -42,6 +42,7 @@ COMMANDS = {
     "prompts": CommandHome("_prompts:prompts", "Show what a language model is told."),
     "recipes": CommandHome("_recipes:recipes", "List and show search recipes."),
     "resume": CommandHome("_optimize:resume", "Go on with a run that was stopped."),
+    "rl": CommandHome("_rl:rl", "Rewards, data sets, training, and the referee as a server for trainers."),
     "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
     "serve": CommandHome("_serve:serve", "The leaderboard as a web site, with the evidence behind every number."),
     "store": CommandHome("_store:store", "Check and back up the database."),
