@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint
 from kernelwright.agents._duplicates import MACHINE_CODE, code_size, find_twin, program_of, surroundings_of
 from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
@@ -28,6 +29,19 @@ from kernelwright.agents._nodes import (
 )
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
+from kernelwright.agents._policy_coder import PolicyCoder, decode
+from kernelwright.agents._policy_model import CARD, PolicyCard, PolicyModel
+from kernelwright.agents._policy_words import (
+    END,
+    GO,
+    PAD,
+    START,
+    UNKNOWN,
+    describe_problem,
+    read_schedule,
+    schedule_words,
+    word_of,
+)
 from kernelwright.agents._registry import (
     RoleRegistry,
     coder_from_spec,
@@ -87,18 +101,25 @@ from kernelwright.agents._tester import (
 from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
 
 __all__ = [
+    "CARD",
     "EDITED_CHARACTERS",
+    "END",
+    "GO",
     "MACHINE_CODE",
     "MOST_CHARACTERS",
     "MOST_CHOICES",
     "MOST_GENERATORS",
     "MUTATIONS",
+    "PAD",
     "RIVALS",
+    "START",
+    "UNKNOWN",
     "Again",
     "Archive",
     "Assignment",
     "Attempt",
     "AttemptState",
+    "Blueprint",
     "BranchFromBest",
     "Coder",
     "CoderError",
@@ -127,11 +148,15 @@ __all__ = [
     "Past",
     "Peaks",
     "Placement",
+    "PolicyCard",
+    "PolicyCoder",
+    "PolicyModel",
     "Proposal",
     "Propose",
     "Purpose",
     "RoleFailed",
     "RoleRegistry",
+    "Schedule",
     "Scratchpad",
     "SeveralCoders",
     "StepContext",
@@ -148,11 +173,14 @@ __all__ = [
     "at_work",
     "attempts_of",
     "best_attempt",
+    "blueprint",
     "build_step",
     "code_size",
     "coder_from_spec",
     "coders",
     "context_of",
+    "decode",
+    "describe_problem",
     "describe_static",
     "find_twin",
     "foretold",
@@ -163,9 +191,11 @@ __all__ = [
     "open_checkpoints",
     "place",
     "program_of",
+    "read_schedule",
     "reply_schemas",
     "rounds_without_gain",
     "run_step",
+    "schedule_words",
     "seed_faults",
     "share_of_roofline",
     "static_score",
@@ -174,4 +204,5 @@ __all__ = [
     "track_record",
     "verifier_from_spec",
     "whole_kernel",
+    "word_of",
 ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from kernelwright.agents._model_roles import ModelCoder, ModelJudge
 from kernelwright.agents._offline_coder import OfflineCoder
 from kernelwright.agents._offline_judge import OfflineJudge
+from kernelwright.agents._policy_coder import PolicyCoder
 from kernelwright.agents._roles import Coder, Judge, require_backend
 from kernelwright.agents._tester import ModelTester
 from kernelwright.agents._verifier import ModelVerifier, Verifier
@@ -57,18 +58,6 @@ class RoleRegistry(Generic[Role]):
         return self._factories[word](rest)
 
 
-def _not_yet(kind: str, word: str, wants: str) -> Callable[[str], NoReturn]:
-    def refuse(rest: str) -> NoReturn:
-        spec = f"{word}:{rest}" if rest else word
-        raise UsageError(
-            f"the {kind} {spec!r} ({wants}) is not part of this version",
-            hint=f"this version has --{kind} offline, which needs no key and no network",
-            spec=spec,
-        )
-
-    return refuse
-
-
 def _model(word: str, role: Callable[[str], Role], rest: str) -> Role:
     return role(f"{word}:{rest}")
 
@@ -82,10 +71,6 @@ def _offline(role: Callable[[], Role], kind: str) -> Callable[[str], Role]:
     return build
 
 
-PLANNED = {
-    "policy": "a trained policy of your own",
-}
-
 coders: RoleRegistry[Coder] = RoleRegistry("coder")
 judges: RoleRegistry[Judge] = RoleRegistry("judge")
 verifiers: RoleRegistry[Verifier | None] = RoleRegistry("verifier")
@@ -93,15 +78,13 @@ verifiers.register("none", lambda rest: None)
 testers: RoleRegistry[ModelTester | None] = RoleRegistry("tester")
 testers.register("offline", lambda rest: None)
 coders.register("offline", _offline(OfflineCoder, "coder"))
+coders.register("policy", PolicyCoder)
 judges.register("offline", _offline(OfflineJudge, "judge"))
 for _word in sorted(MODEL_WORDS):
     coders.register(_word, partial(_model, _word, ModelCoder))
     judges.register(_word, partial(_model, _word, ModelJudge))
     verifiers.register(_word, partial(_model, _word, ModelVerifier))
     testers.register(_word, partial(_model, _word, ModelTester))
-for _word, _wants in PLANNED.items():
-    coders.register(_word, _not_yet("coder", _word, _wants))
-    judges.register(_word, _not_yet("judge", _word, _wants))
 
 
 def coder_from_spec(spec: str, backend: Backend = "cpp") -> Coder:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FILE_WORDS = frozenset({"mailbox", "replay"})
 MODEL_WORDS = FILE_WORDS | set(KEY_NAMES)
+_PATH_WORDS = FILE_WORDS | {"policy"}
 _RECORDINGS = Path(__file__).parents[2] / "datasets" / "recordings"
 _A_PROMPT = 20_000  # tokens; only to see whether a price is known for prompts as they are
 
@@ -39,7 +40,7 @@ def is_model(spec: str) -> bool:
 def absolute_spec(spec: str) -> str:
     """A specification that means the same wherever it is read: folders and files become absolute."""
     word, _, rest = spec.partition(":")
-    if word not in FILE_WORDS or not rest:
+    if word not in _PATH_WORDS or not rest:
         return spec
     path = recording_path(rest) if word == "replay" else Path(rest)
     return f"{word}:{path.absolute()}"

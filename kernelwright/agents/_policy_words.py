@@ -1,0 +1,103 @@
+"""A problem and its schedule as words: what a schedule policy reads, and what it writes.
+
+It reads what is known before anything is measured: the operators of the captured graph, and of each region that the
+generator makes of it the kind, the bytes that it moves and its arithmetic intensity (flops a byte), in powers of two;
+how long rows are, and how they divide into vectors; the data types. No name of a problem is among it. Then the choices
+that are to be made are named, in their order; what it writes is one word for each, ``tile=8x3``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kernelwright.records import KnobValue
+
+if TYPE_CHECKING:
+    from kernelwright.codegen import Graph
+
+START, GO, END, PAD, UNKNOWN = "<start>", "<go>", "<end>", "<pad>", "<unknown>"
+MOST_REGIONS: Final = 6
+MOST_OPERATORS: Final = 16
+_LANES: Final = (48, 32, 16, 8)  # columns of tiles and of vectors that rows may divide into
+
+
+def describe_problem(graph: Graph, space: Mapping[str, Sequence[KnobValue]]) -> list[str]:
+    """A problem's words, the choices of ``space`` last; at most about 60 of them."""
+    from kernelwright import codegen
+
+    cost = codegen.cost(graph)
+    operators = dict.fromkeys(node.op.partition(".")[0] for node in graph.nodes)
+    words = [START, f"nodes~{_power(len(graph.nodes))}", f"dtype:{_dtype(graph)}"]
+    words += [f"op:{name}" for name in list(operators)[:MOST_OPERATORS]]
+    for region in cost["regions"][:MOST_REGIONS]:
+        words += _region(region)
+    words += [f"rows~{_power(rows)}" for rows in _rows(graph)]
+    words += _columns(graph)
+    return [*words, *(f"?{choice}" for choice in space), GO]
+
+
+def schedule_words(schedule: Mapping[str, KnobValue], space: Mapping[str, Sequence[KnobValue]]) -> list[str]:
+    """A schedule's words, in the order of the choices, and the last word of all."""
+    return [*(word_of(choice, schedule[choice]) for choice in space), END]
+
+
+def word_of(choice: str, value: KnobValue) -> str:
+    """The word for one value of a choice."""
+    return f"{choice}={value}"
+
+
+def read_schedule(words: Sequence[str], space: Mapping[str, Sequence[KnobValue]]) -> dict[str, KnobValue] | None:
+    """The schedule that words mean; None where they are not one word of each choice in order, and the last word."""
+    if len(words) != len(space) + 1 or words[-1] != END:
+        return None
+    schedule: dict[str, KnobValue] = {}
+    for (choice, values), word in zip(space.items(), words, strict=False):
+        found = [value for value in values if word_of(choice, value) == word]
+        if not found:
+            return None
+        schedule[choice] = found[0]
+    return schedule
+
+
+def _region(region: Mapping[str, Any]) -> list[str]:
+    moved = region["bytes_read"] + region["bytes_written"]
+    return [f"region:{region['kind']}", f"bytes~{_power(moved)}", f"intensity~{_power(region['intensity'])}"]
+
+
+def _power(count: float) -> int:
+    """The nearest power of two, as its exponent; 0 for what is less than one."""
+    return round(math.log2(count)) if count > 1 else 0
+
+
+def _timed(shape: Sequence[Any]) -> list[int]:
+    return [size.timed for size in shape]
+
+
+def _dtype(graph: Graph) -> str:
+    """The type of the largest input."""
+    sized = [(math.prod(_timed(one.info.shape)), one.info.dtype) for one in graph.inputs]
+    return max(sized)[1] if sized else "none"
+
+
+def _shapes(graph: Graph) -> list[list[int]]:
+    """Shapes of the largest input and of the largest parameter, where there are such."""
+    inputs = [_timed(one.info.shape) for one in graph.inputs if one.kind == "input"]
+    parameters = [_timed(one.info.shape) for one in graph.inputs if one.kind != "input"]
+    return [max(shapes, key=lambda shape: (math.prod(shape), shape)) for shapes in (inputs, parameters) if shapes]
+
+
+def _rows(graph: Graph) -> list[int]:
+    """How many rows each of them has."""
+    return [math.prod(shape[:-1]) for shape in _shapes(graph) if shape]
+
+
+def _columns(graph: Graph) -> list[str]:
+    """How long the rows of each of them are, and what they divide into."""
+    words = []
+    for shape in _shapes(graph):
+        length = shape[-1] if shape else 1
+        even = next((lanes for lanes in _LANES if length % lanes == 0), 0)
+        words += [f"columns~{_power(length)}", f"columns%{even}"]
+    return words

@@ -1,0 +1,145 @@
+"""Problems as a schedule policy meets them: captured, described in words, with the kernels that schedules lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kernelwright.agents import Blueprint, StepContext, Workbench, blueprint, describe_problem
+from kernelwright.errors import UsageError
+from kernelwright.records import Backend, Candidate, KnobValue, Problem
+from kernelwright.rl._scoring import Scorer, ScoreRequest
+
+if TYPE_CHECKING:
+    from kernelwright.campaign import Session
+
+Schedule = Mapping[str, KnobValue]
+
+
+class ScheduleScorer(Scorer, Protocol):
+    """A scorer whose referee is here, so that kernels can be built without being scored."""
+
+    def problem(self, name: str) -> Problem:
+        """The problem that a name stands for."""
+        ...
+
+    def session(self, problem: Problem, backend: Backend) -> Session:
+        """A session on it."""
+        ...
+
+
+class ScheduleProblem(NamedTuple):
+    """A captured problem.
+
+    Attributes:
+        name: as it was asked for, which is what a scorer is asked by.
+        words: its description, the choices last.
+    """
+
+    name: str
+    problem: Problem
+    plan: Blueprint
+    words: tuple[str, ...]
+
+    @property
+    def default(self) -> dict[str, KnobValue]:
+        """The generator's own schedule."""
+        return dict(self.plan.default)
+
+    def projected(self, schedule: Schedule) -> dict[str, KnobValue]:
+        """A schedule of another problem as far as it has a meaning here; the default where it says nothing."""
+        space = self.plan.space
+        return {
+            name: schedule[name] if schedule.get(name) in space[name] else value for name, value in self.default.items()
+        }
+
+    def source(self, schedule: Schedule) -> str | None:
+        """The candidate file of a schedule; None where the generator has none, or it would leave all to libraries."""
+        from kernelwright import codegen
+
+        try:
+            generated = codegen.generate(self.plan.graph, schedule, backend=self.plan.backend)
+        except codegen.CodegenError:
+            return None
+        return generated.source if generated.has_kernel else None
+
+    def candidate(self, schedule: Schedule, note: str = "") -> Candidate | None:
+        """The candidate of a schedule; None where there is none."""
+        source = self.source(schedule)
+        if source is None:
+            return None
+        return Candidate(
+            problem_id=self.problem.id, source=source, backend=self.plan.backend, author="policy", note=note
+        )
+
+    def request(self, source: str, note: str = "") -> ScoreRequest:
+        """What a scorer is asked about a candidate file."""
+        return ScoreRequest(problem=self.name, source=source, backend=self.plan.backend, note=note)
+
+
+def captured(name: str, scorer: ScheduleScorer, backend: Backend = "cpp") -> ScheduleProblem:
+    """Capture a problem in the sandbox.
+
+    Raises:
+        UsageError: there is no such problem.
+        CoderError: its reference cannot be captured.
+    """
+    problem = scorer.problem(name)
+    bench = Workbench(lambda entry, payload: scorer.session(problem, backend).call(entry, payload))
+    plan = blueprint(StepContext(problem=problem, backend=backend, round=0, rounds=1, bench=bench))
+    return ScheduleProblem(name, problem, plan, tuple(describe_problem(plan.graph, plan.space)))
+
+
+def captured_all(names: Sequence[str], scorer: ScheduleScorer, backend: Backend = "cpp") -> Iterator[ScheduleProblem]:
+    """Each problem, one after the other.
+
+    Raises:
+        UsageError: a problem is named twice, or one does not exist, or its space has but one schedule.
+    """
+    if len(set(names)) < len(names):
+        raise UsageError("a problem is named twice", hint="name each once")
+    for name in names:
+        found = captured(name, scorer, backend)
+        if all(len(values) < 2 for values in found.plan.space.values()):
+            raise UsageError(f"{name} has nothing to choose", hint="leave it out")
+        yield found
+
+
+class Twins:
+    """Scores kernels of schedules, each program once: schedules that are built into the same machine code share a score.
+
+    Attributes:
+        verdicts: how many verdicts of the referee were paid for.
+    """
+
+    def __init__(self, scorer: ScheduleScorer, backend: Backend = "cpp") -> None:
+        self.verdicts = 0
+        self._scorer = scorer
+        self._backend = backend
+        self._by_code: dict[tuple[str, str], str] = {}  # source of the first kernel with this machine code
+        self._codes: dict[tuple[str, str], str] = {}
+
+    def first(self, problem: ScheduleProblem, source: str) -> str:
+        """The source of the first kernel that was asked about and has this one's machine code: itself, mostly."""
+        key = (problem.problem.id, source)
+        if key not in self._codes:
+            candidate = Candidate(problem_id=problem.problem.id, source=source, backend=self._backend)
+            code = self._scorer.session(problem.problem, self._backend).machine_code(candidate)
+            self._codes[key] = code or source
+        return self._by_code.setdefault((problem.problem.id, self._codes[key]), source)
+
+    def rewards(self, asked: Sequence[tuple[ScheduleProblem, str]]) -> list[float | None]:
+        """The reward of each kernel; None where the machine failed."""
+        firsts = [(problem, self.first(problem, source)) for problem, source in asked]
+        wanted = list(dict.fromkeys((problem.name, source) for problem, source in firsts))
+        by_name = {problem.name: problem for problem, _ in asked}
+        scores = self._scorer.score([by_name[name].request(source) for name, source in wanted])
+        self.verdicts += sum(not score.again and not score.fault for score in scores)
+        found = dict(zip(wanted, (score.reward for score in scores), strict=True))
+        return [found[problem.name, source] for problem, source in firsts]
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of some values; 0 of none."""
+    found = list(values)
+    return sum(found) / len(found) if found else 0.0

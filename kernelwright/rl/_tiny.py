@@ -1,0 +1,121 @@
+"""Models that are built from nothing: a policy over schedules, and a writer of bytes. Both run on a CPU.
+
+torch and transformers are imported when a model is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kernelwright.agents import CARD, END, GO, PAD, START, UNKNOWN, PolicyCard, word_of
+from kernelwright.errors import MissingToolError
+from kernelwright.records import KnobValue
+
+HIDDEN: Final = 64
+POSITIONS: Final = 128  # words of a problem and its schedule
+_POWERS: Final = {"nodes": 8, "bytes": 34, "intensity": 12, "rows": 24, "columns": 20}
+_BYTE_POSITIONS: Final = 4096
+_CHAT: Final = (
+    "{% for m in messages %}<bos>{{ m['role'] }}:{{ m['content'] }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}<bos>assistant:{% endif %}"
+)
+
+
+def require_training() -> None:
+    """MissingToolError unless the packages that training needs are here."""
+    import importlib.util
+
+    missing = [name for name in ("trl", "transformers", "peft", "datasets") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingToolError(
+            f"training needs {' and '.join(missing)}", hint="pip install 'kernelwright[rl]'", missing=missing
+        )
+
+
+def choices_of(spaces: Iterable[Mapping[str, Sequence[KnobValue]]]) -> dict[str, list[KnobValue]]:
+    """Every choice that some space has, with all of its values, as they first come."""
+    found: dict[str, list[KnobValue]] = {}
+    for space in spaces:
+        for choice, values in space.items():
+            known = found.setdefault(choice, [])
+            known += [value for value in values if repr(value) not in map(repr, known)]
+    return found
+
+
+def vocabulary_of(
+    descriptions: Iterable[Sequence[str]], choices: Mapping[str, Sequence[KnobValue]]
+) -> tuple[str, ...]:
+    """The words of a policy: those of the problems it is trained on, every power of two, and every choice."""
+    special = (PAD, UNKNOWN, START, GO, END)
+    seen = {word for words in descriptions for word in words if not word.startswith("?")} - set(special)
+    powers = {f"{name}~{power}" for name, most in _POWERS.items() for power in range(most)}
+    asked = [f"?{choice}" for choice in choices]
+    answers = [word_of(choice, value) for choice, values in choices.items() for value in values]
+    return (*special, *sorted(seen | powers), *asked, *answers)
+
+
+def schedule_model(vocabulary: Sequence[str], hidden: int = HIDDEN) -> tuple[Any, Any]:
+    """An untrained policy over schedules and its tokenizer: two layers, four heads, a token for each word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(vocab={word: n for n, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token=PAD, eos_token=END, unk_token=UNKNOWN, padding_side="left"
+    )
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=True,
+        pad_token_id=vocabulary.index(PAD),
+        eos_token_id=vocabulary.index(END),
+        bos_token_id=vocabulary.index(START),
+    )
+    return LlamaForCausalLM(config), tokenizer
+
+
+def save_policy(folder: Path, model: Any, card: PolicyCard) -> None:
+    """Write a policy as :class:`kernelwright.agents.PolicyModel` reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)  # greedy or drawn: whoever asks decides
+    (folder / CARD).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def byte_model(hidden: int = HIDDEN) -> tuple[Any, Any]:
+    """An untrained model that reads and writes bytes, and its tokenizer with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    vocabulary = {letter: place for place, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    for name in ("<pad>", "<eos>", "<bos>"):
+        vocabulary[name] = len(vocabulary)
+    words = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>", padding_side="left"
+    )
+    tokenizer.chat_template = _CHAT
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=_BYTE_POSITIONS,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    )
+    return Qwen2ForCausalLM(config), tokenizer
