@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from kernelwright.prompts._metrics import Metric, metrics_for
     from kernelwright.prompts._quoting import Uncommented, fence, strip_comments
-    from kernelwright.prompts._render import Prompt, names, render
+    from kernelwright.prompts._render import Prompt, assignment, evidence, names, render
     from kernelwright.prompts._views import DeviceFacts, KernelView, Move, Task
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
     "Prompt",
     "Task",
     "Uncommented",
+    "assignment",
+    "evidence",
     "exemplar_for",
     "exemplar_names",
     "family_of",
@@ -57,7 +59,7 @@ _HOMES = {
     ),
     "_metrics": ("Metric", "metrics_for"),
     "_quoting": ("Uncommented", "fence", "strip_comments"),
-    "_render": ("Prompt", "names", "render"),
+    "_render": ("Prompt", "assignment", "evidence", "names", "render"),
     "_views": ("DeviceFacts", "KernelView", "Move", "Task"),
 }
 

@@ -16,7 +16,7 @@ from kernelwright.prompts._history import MAX_MOVES, label, table
 from kernelwright.prompts._views import KernelView
 from kernelwright.records import Interval, KernelResources, KnobValue, Record, sha256_text
 
-__all__ = ["Prompt", "names", "render"]
+__all__ = ["Prompt", "assignment", "evidence", "names", "render"]
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _MAX_PARAGRAPH_CHARS = 2_000
@@ -127,6 +127,30 @@ def render(name: str, **data: Any) -> Prompt:
     system = templates.get_template(f"{part.role}.system.j2").render(head)
     user = templates.get_template(f"{name}.user.j2").render(given)
     return Prompt(name=name, system=_tidy(system), user=_tidy(user))
+
+
+def evidence(kernel: KernelView) -> str:
+    """What the referee measured of one judged kernel and what its compiler said, quoted as every prompt quotes it.
+
+    Raises:
+        TypeError: it was not judged.
+    """
+    if kernel.status is None:
+        raise TypeError("the kernel has no evidence: it was not judged")
+    given: Any = _environment().get_template("_given.j2").module
+    return _tidy(f"{given.evidence(kernel)}\n{given.messages(kernel)}")
+
+
+def assignment(name: str) -> str:
+    """What a prompt of :func:`names` that writes a kernel asks for, without anything that it shows.
+
+    Raises:
+        UsageError: no Coder is asked so.
+    """
+    if name not in _PARTS or _PARTS[name].role != "coder":
+        known = ", ".join(one for one in names() if _PARTS[one].role == "coder")
+        raise UsageError(f"no Coder's prompt is called {name!r}", hint=f"there is {known}")
+    return _tidy(_environment().get_template(f"assignments/{name}.j2").render())
 
 
 def _kernels(given: Mapping[str, Any]) -> list[KernelView]:

@@ -45,6 +45,29 @@ class Runs(Catalog):
             self._connection.insert_all("run_problems", jobs)
         return run_id
 
+    def add_run_problem(self, run_id: str, problem: Problem) -> None:
+        """Let a run go on to one more problem, pinned to this version; nothing where it has that problem already.
+
+        Raises:
+            UsageError: an unknown run.
+        """
+        with self._connection.write():
+            config = self.run(run_id).config
+            asked = "SELECT count(*) AS known, coalesce(sum(problem = ?), 0) AS same FROM run_problems WHERE run_id = ?"
+            (row,) = self._connection.rows(asked, [problem.id, run_id])
+            if row["same"]:
+                return
+            job = {
+                "run_id": run_id,
+                "problem": problem.id,
+                "version": self.record_problem(problem),
+                "position": row["known"],
+                "state": "pending",
+                "updated_at": utc_now(),
+            }
+            self._connection.insert("run_problems", job)
+            self.set_run_config(run_id, config.model_copy(update={"problems": (*config.problems, problem.id)}))
+
     def set_run_status(self, run_id: str, status: RunStatus) -> None:
         """Change a run's status; raises UsageError for an unknown run or status."""
         _known(status, get_args(RunStatus), "run status")

@@ -12,7 +12,18 @@ from prompts_world import NEEDS, SCHEMA, passed
 from kernelwright.datasets import find_problem, load_suite, parse_problem
 from kernelwright.errors import UsageError
 from kernelwright.evaluator._screen_rules import RULES
-from kernelwright.prompts import KernelView, Move, Task, exemplar_for, family_of, names, read_exemplar, render
+from kernelwright.prompts import (
+    KernelView,
+    Move,
+    Task,
+    assignment,
+    evidence,
+    exemplar_for,
+    family_of,
+    names,
+    read_exemplar,
+    render,
+)
 from kernelwright.prompts._render import _environment
 from kernelwright.records import Interval, Status, sha256_text
 
@@ -287,3 +298,27 @@ def test_no_exemplar_is_shown_beside_its_own_reference():
 )  # fmt: skip
 def test_categories_of_problems_lead_to_those_of_exemplars(words, family):
     assert family_of(words) == family
+
+
+def test_the_evidence_of_a_kernel_stands_alone_and_quoted():
+    view = KernelView(
+        sha256="0" * 64,
+        source="hidden = 1\n",
+        backend="cpp",
+        status=Status.COMPILE_ERROR,
+        failed_stage="build",
+        reason=HOSTILE,
+        messages=HOSTILE,
+    )
+    text = evidence(view)
+    assert "status: COMPILE_ERROR at stage build" in text
+    assert "hidden" not in text
+    assert APPROVE not in outside(text)
+    with pytest.raises(TypeError, match="it was not judged"):
+        evidence(KernelView(sha256="0" * 64, source="x\n", backend="cpp"))
+
+
+def test_an_assignment_is_what_a_prompt_asks_for_alone():
+    assert "change as\nlittle as possible" in assignment("coder-repair")
+    with pytest.raises(UsageError, match="no Coder's prompt is called 'judge-repair'"):
+        assignment("judge-repair")

@@ -292,3 +292,14 @@ def test_an_unknown_evaluation_is_a_usage_error(store):
         store.quarantine("nothing", "reason")
     with pytest.raises(UsageError, match="reason"):
         store.quarantine("nothing", "")
+
+
+def test_a_run_goes_on_to_more_problems(store, make):
+    first, second = make.problem(), make.problem("gelu")
+    run_id = store.create_run(RunConfig(problems=()), [])
+    for problem in (first, second, first):
+        store.add_run_problem(run_id, problem)
+    assert [state.problem for state in store.problem_states(run_id)] == [first.id, second.id]
+    assert store.run(run_id).config.problems == (first.id, second.id)
+    with pytest.raises(UsageError, match="no run"):
+        store.add_run_problem("0" * 26, first)
