@@ -105,14 +105,21 @@ def decode(
 ) -> dict[str, KnobValue]:
     """A schedule from a policy: of each choice the likeliest value, or one that is drawn where there is an ``rng``.
 
-    Only values that the space has can come out, whatever the policy's weights are.
+    Only values that the space has can come out, whatever the policy's weights are. Choices that it has no words for,
+    since no problem that it was trained on has them, are left at their defaults.
 
     Raises:
-        UsageError: the policy has no words for the problem's choices.
+        UsageError: the problem has more words than the policy has positions.
     """
-    so_far = list(words)
+    unknown = {
+        choice for choice, values in space.items() if not any(model.knows(word_of(choice, value)) for value in values)
+    }
+    so_far = [word for word in words if word[1:] not in unknown or word[0] != "?"]
     schedule: dict[str, KnobValue] = {}
     for choice, values in space.items():
+        if choice in unknown:
+            schedule[choice] = values[0]
+            continue
         names = [word_of(choice, value) for value in values]
         logs = model.log_probabilities(so_far, names)
         if rng is None:

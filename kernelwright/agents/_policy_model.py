@@ -114,6 +114,10 @@ class PolicyModel:
             ) from error
         return cls(card, shape, weights, sha256_text(data))
 
+    def knows(self, word: str) -> bool:
+        """Whether it is one of its own words."""
+        return word in self._token
+
     def tokens(self, words: Sequence[str]) -> list[int]:
         """A token for each word; words that are not known have one in common."""
         unknown = self._token[UNKNOWN]

@@ -36,6 +36,7 @@ from kernelwright.campaign._searched import (
     make_search,
     searches_of,
 )
+from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.campaign._tune import Tuner
 from kernelwright.campaign._tune_results import CostModelUse, TunedSetting, TunePlan, TuneResult
 from kernelwright.campaign._variants import EVERY, at_variant, at_variants, device_class_of
@@ -71,6 +72,7 @@ __all__ = [
     "SearchView",
     "Session",
     "Side",
+    "StopWatch",
     "TunePlan",
     "TuneResult",
     "TunedSetting",
@@ -105,6 +107,7 @@ __all__ = [
     "rows_of",
     "run_config",
     "searches_of",
+    "stop_on_signals",
     "verifier_record",
     "with_recipe",
     "write_atomically",

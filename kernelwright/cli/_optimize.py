@@ -195,6 +195,8 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
         run = find_run(store, run_id)
         if run.config.tune is not None:
             return resume_tuning(common, settings, store, run, budgets)
+        if run.config.recipe == "rl":
+            raise UsageError(f"run {run.id} is a training's", hint="kernelwright rl train --resume DIR goes on with it")
         with show_progress() as listener:
             result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, **budgets)
         lints = findings_of_rows(store, result.rows, result.run_id, settings)

@@ -9,8 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelwright.rl._curve import curve_svg
+    from kernelwright.rl._held_out import HeldOut, HeldOutRow, best_single, held_out, raced
     from kernelwright.rl._local import LocalScorer
+    from kernelwright.rl._plan import TrainPlan
+    from kernelwright.rl._progress import read_lines
+    from kernelwright.rl._runs import training_run
+    from kernelwright.rl._schedule_problems import ScheduleProblem, Twins, captured_all
+    from kernelwright.rl._schedule_sets import HELD_OUT, TRAINING
     from kernelwright.rl._scoring import Scored, Scorer, ScoreRequest
+    from kernelwright.rl._training import TrainResult, begin, run_training, smoothed_rewards
     from kernelwright.rl.rewards import (
         REWARDS,
         Attempt,
@@ -24,32 +32,78 @@ if TYPE_CHECKING:
         dr_kernel,
         kernelwright_reward,
         kevin,
+        log_speedup,
         smoothed,
         surprising,
     )
 
 __all__ = [
+    "HELD_OUT",
     "REWARDS",
+    "TRAINING",
     "Attempt",
+    "HeldOut",
+    "HeldOutRow",
     "LocalScorer",
     "Runs",
+    "ScheduleProblem",
     "ScoreRequest",
     "Scored",
     "Scorer",
+    "TrainPlan",
+    "TrainResult",
+    "Twins",
     "auto_triton",
+    "begin",
+    "best_single",
+    "captured_all",
     "conservative",
     "cuda_agent",
     "cuda_l1",
     "cuda_l2",
+    "curve_svg",
     "discounted",
     "dr_kernel",
+    "held_out",
     "kernelwright_reward",
     "kevin",
+    "log_speedup",
+    "raced",
+    "read_lines",
+    "run_training",
     "smoothed",
+    "smoothed_rewards",
     "surprising",
+    "training_run",
 ]
 
 _HOMES = {
+    "_curve": ("curve_svg",),
+    "_held_out": (
+        "HeldOut",
+        "HeldOutRow",
+        "best_single",
+        "held_out",
+        "raced",
+    ),
+    "_plan": ("TrainPlan",),
+    "_progress": ("read_lines",),
+    "_runs": ("training_run",),
+    "_schedule_problems": (
+        "ScheduleProblem",
+        "Twins",
+        "captured_all",
+    ),
+    "_schedule_sets": (
+        "HELD_OUT",
+        "TRAINING",
+    ),
+    "_training": (
+        "TrainResult",
+        "begin",
+        "run_training",
+        "smoothed_rewards",
+    ),
     "_local": ("LocalScorer",),
     "_scoring": ("ScoreRequest", "Scored", "Scorer"),
     "rewards": (
@@ -65,6 +119,7 @@ _HOMES = {
         "dr_kernel",
         "kernelwright_reward",
         "kevin",
+        "log_speedup",
         "smoothed",
         "surprising",
     ),

@@ -16,6 +16,7 @@ from kernelwright.rl._sessions import Sessions, open_local_referee
 from kernelwright.rl.rewards import REWARDS, Attempt, Runs
 
 if TYPE_CHECKING:
+    from kernelwright.campaign import Session
     from kernelwright.rl._sessions import OpenReferee
     from kernelwright.store import Store, StoredEvaluation
 
@@ -113,6 +114,16 @@ class LocalScorer:
             self._problems[name] = self._pinned.get(found.id, found)
         return self._problems[name]
 
+    def session(self, problem: Problem, backend: Backend = "cpp") -> Session:
+        """A session of the referee on a problem, to build kernels in, or to judge what is not scored.
+
+        It is one of the few that are kept: ask again instead of holding it.
+
+        Raises:
+            InvalidReferenceError, MachineError: as :meth:`kernelwright.evaluator.Referee.open`.
+        """
+        return self._sessions.session(problem, backend, judges=0)
+
     def _scored(self, candidate: Candidate, problem: Problem) -> Scored:
         try:
             known = self._known(candidate)
@@ -192,7 +203,7 @@ class LocalScorer:
     def _run_with(self, problem: Problem) -> str:
         """The run, which has this problem from now on."""
         if self.run_id is None:
-            self.run_id = self._store.create_run(_config(self._settings), [])
+            self.run_id = self._store.create_run(run_config(self._settings), [])
             self._store.event(self.run_id, "rl", {"reward": self.reward})
         if problem.id not in self._pinned:
             self._store.add_run_problem(self.run_id, problem)
@@ -248,7 +259,8 @@ def _candidate(problem: Problem, request: ScoreRequest) -> Candidate:
     )
 
 
-def _config(settings: Settings) -> RunConfig:
+def run_config(settings: Settings) -> RunConfig:
+    """What a run is asked to do whose kernels come from a policy."""
     return RunConfig(
         problems=(),
         coder=_WRITER,

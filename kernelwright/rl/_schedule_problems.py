@@ -106,7 +106,7 @@ def captured_all(names: Sequence[str], scorer: ScheduleScorer, backend: Backend 
 
 
 class Twins:
-    """Scores kernels of schedules, each program once: schedules that are built into the same machine code share a score.
+    """Scores kernels of schedules, each program once: those that are built into the same machine code share a score.
 
     Attributes:
         verdicts: how many verdicts of the referee were paid for.

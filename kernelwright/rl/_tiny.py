@@ -44,9 +44,7 @@ def choices_of(spaces: Iterable[Mapping[str, Sequence[KnobValue]]]) -> dict[str,
     return found
 
 
-def vocabulary_of(
-    descriptions: Iterable[Sequence[str]], choices: Mapping[str, Sequence[KnobValue]]
-) -> tuple[str, ...]:
+def vocabulary_of(descriptions: Iterable[Sequence[str]], choices: Mapping[str, Sequence[KnobValue]]) -> tuple[str, ...]:
     """The words of a policy: those of the problems it is trained on, every power of two, and every choice."""
     special = (PAD, UNKNOWN, START, GO, END)
     seen = {word for words in descriptions for word in words if not word.startswith("?")} - set(special)

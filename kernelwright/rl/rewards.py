@@ -101,6 +101,18 @@ def kernelwright_reward(attempt: Attempt) -> float:
     return RIGHT + (max(0.0, math.log(sure)) if sure is not None and 0.0 < sure < math.inf else 0.0)
 
 
+def log_speedup(attempt: Attempt) -> float:
+    """0 for what is not right, else 1 + log of the measured speedup over the better of eager and compile, 0.1 at least.
+
+    It pays what was measured, noise included, and slow kernels less than others: for policies that cannot cheat, since
+    they write no code but choose among schedules of the generator, and need to be told of small differences.
+    """
+    if not attempt.correct:
+        return 0.0
+    speedups = [found for found in (attempt.speedup, attempt.over_compile) if found is not None and found > 0.0]
+    return max(RIGHT, 1.0 + math.log(min(speedups))) if speedups else RIGHT
+
+
 def auto_triton(attempt: Attempt) -> float:
     """1 where the tests pass and the rule holds, that it is a kernel in Triton and not PyTorch; else 0. No speed."""
     return float(attempt.correct and attempt.uses_own_kernel)
@@ -224,6 +236,7 @@ def _speedup(attempt: Attempt) -> float:
 REWARDS: Final[Mapping[str, Callable[[Attempt], float | None]]] = MappingProxyType(
     {
         "kernelwright": kernelwright_reward,
+        "log-speedup": log_speedup,
         "auto-triton": auto_triton,
         "kevin": kevin,
         "cuda-l1": cuda_l1,

@@ -14,6 +14,7 @@ from kernelwright.agents.llm._models import (
     is_metered,
     is_model,
     recorded_problems,
+    recording_path,
 )
 from kernelwright.agents.llm._prices import Price, PriceTable
 from kernelwright.agents.llm._recording import RecordedReply, ReplayProvider, read_recording, write_recording
@@ -55,6 +56,7 @@ __all__ = [
     "metered_provider",
     "read_recording",
     "recorded_problems",
+    "recording_path",
     "vendors_own",
     "write_recording",
 ]

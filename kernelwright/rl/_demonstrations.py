@@ -1,0 +1,129 @@
+"""What supervised fine-tuning reads: an exported data set, a file of chats, or the recording of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from kernelwright.agents.llm import RecordedReply, recording_path
+from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.records import Record
+
+_PROMPT: Final = re.compile(r"\A\[system\]\n(?P<system>.*?)\n\n\[user\]\n(?P<user>.*)\Z", re.DOTALL)
+_NAMES: Final = ("sft.jsonl", "sft/train.jsonl", "data/sft-train.jsonl")
+
+
+class ChatMessage(Record):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class Demonstration(Record):
+    """A prompt and the answer that is to be learned.
+
+    Attributes:
+        problem: its id; empty where nobody said.
+    """
+
+    prompt: tuple[ChatMessage, ...]
+    completion: tuple[ChatMessage, ...]
+    problem: str = ""
+
+
+def demonstrations(data: str) -> list[Demonstration]:
+    """What a folder, a file or a recording's name demonstrates.
+
+    A folder is one that ``kernelwright rl export`` made; of a file, each line is an object with ``prompt`` and
+    ``completion``, chats both, or a reply of a recording, of which those of Coders count that were not asked again.
+
+    Raises:
+        UsageError: there is no such data, it cannot be read, or it demonstrates nothing.
+    """
+    path = _file(data)
+    found = [one for line in _lines(path) if (one := _read(line, path)) is not None]
+    if not found:
+        raise UsageError(f"{path} demonstrates nothing", hint="it has no line with a prompt and a completion")
+    return found
+
+
+def _file(data: str) -> Path:
+    if not data:
+        raise UsageError(
+            "what is to be imitated?", hint="--data FOLDER of 'kernelwright rl export', a .jsonl file, or a recording"
+        )
+    path = Path(data)
+    if not path.is_dir():
+        return recording_path(data)
+    named = [path / name for name in _NAMES if (path / name).exists()]
+    others = sorted(path.rglob("sft*.jsonl"))
+    if not named and not others:
+        raise UsageError(f"{path} holds no sft*.jsonl", hint="'kernelwright rl export --kind sft' writes one")
+    return (named or others)[0]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}", hint="--data FILE"
+        ) from error
+
+
+def _read(line: str, path: Path) -> Demonstration | None:
+    """One line; None for a reply that demonstrates nothing."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+        if "reply" in row:
+            return _of_reply(RecordedReply.model_validate(row))
+        return Demonstration(prompt=row["prompt"], completion=row["completion"], problem=str(row.get("problem") or ""))
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise UsageError(
+            f"{path} has a line that is no demonstration: {str(error).splitlines()[0]}",
+            hint='each line is an object with "prompt" and "completion", chats both, or a reply of a recording',
+        ) from error
+
+
+def _of_reply(reply: RecordedReply) -> Demonstration | None:
+    prompt = _PROMPT.match(reply.prompt)
+    if reply.role != "coder" or reply.attempt or reply.stop != "complete" or prompt is None:
+        return None
+    asked = (
+        ChatMessage(role="system", content=prompt["system"]),
+        ChatMessage(role="user", content=prompt["user"]),
+    )
+    return Demonstration(
+        prompt=asked, completion=(ChatMessage(role="assistant", content=reply.reply),), problem=reply.problem
+    )
+
+
+def split(found: Sequence[Demonstration], held_out: Sequence[str]) -> tuple[list[Demonstration], list[Demonstration]]:
+    """Those that are learned from, and those on problems that are held out."""
+    kept = [one for one in found if one.problem not in held_out]
+    return kept, [one for one in found if one.problem in held_out]
+
+
+def require_file_of_weights(model: str) -> Path:
+    """The folder of a model.
+
+    Raises:
+        UsageError: there is none, or no model in it.
+        MissingToolError: it holds weights that only code of its own could read.
+    """
+    folder = Path(model)
+    if not (folder / "config.json").exists():
+        raise UsageError(
+            f"{model} is no folder of a model", hint="--model tiny, or a folder with config.json and safetensors"
+        )
+    if not list(folder.glob("*.safetensors")):
+        raise MissingToolError(
+            f"{model} has no weights in safetensors", hint="weights in pickles are not loaded; convert them"
+        )
+    return folder

@@ -1,0 +1,257 @@
+"""Training a schedule policy: grammar first, from schedules drawn at random; then GRPO, from the referee's verdicts.
+
+A group of schedules is drawn for a problem, the generator makes kernels of them, the referee judges each kernel that it
+has not judged yet, and what a schedule earned above its group's mean makes it likelier (Z. Shao et al.,
+arXiv:2402.03300, without the division by the group's deviation, as Z. Liu et al. have it, arXiv:2503.20783: dividing
+would make as much of a group's noise as of another one's differences).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kernelwright.agents import CARD, END, GO, START, UNKNOWN, PolicyCard, PolicyModel, decode, read_schedule
+from kernelwright.agents import schedule_words as words_of
+from kernelwright.records import KnobValue
+from kernelwright.rl._progress import read_lines, write_lines
+from kernelwright.rl._schedule_problems import ScheduleProblem, Twins, mean
+from kernelwright.rl._tiny import choices_of, save_policy, schedule_model, vocabulary_of
+from kernelwright.rl._trl import Course, Watch, common_arguments, ending, train
+
+WARM, POLICY, ROLLOUTS = "warm", "policy", "rollouts.jsonl"
+WARM_STEPS: Final = 250
+WARM_BATCH: Final = 64
+WARM_RATE: Final = 3e-3
+SCALE = "none"
+KEPT: Final = 0.5  # share of a drawn schedule's choices that are left at the default
+_UNKNOWN_SHARE: Final = 0.05
+
+
+def warm_start(course: Course, problems: Sequence[ScheduleProblem]) -> None:
+    """Make a policy that writes legal schedules, each choice the default half of the time, and nothing better.
+
+    It learns from the training problems' words, and from words drawn at random with any choices asked for in any
+    number, so that it answers for spaces that no training problem has. No verdict is asked for.
+    """
+    import torch
+
+    folder = course.folder / WARM
+    if (folder / CARD).exists():
+        return
+    plan = course.plan
+    torch.manual_seed(plan.seed)
+    rng = random.Random(plan.seed)
+    choices = choices_of(problem.plan.space for problem in problems)
+    vocabulary = vocabulary_of((problem.words for problem in problems), choices)
+    model, _ = schedule_model(vocabulary)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=WARM_RATE)
+    token = {word: place for place, word in enumerate(vocabulary)}
+    said = [word for word in vocabulary if "=" not in word and word[0] not in "?<"]
+    for step in range(WARM_STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = WARM_RATE * min(1.0, (WARM_STEPS - step) / (0.3 * WARM_STEPS))
+        drawn = [_drawn(problems, choices, said, rng) for _ in range(WARM_BATCH)]
+        loss = model(**_batch(drawn, token)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    save_policy(folder, model, _card(course, vocabulary, verdicts=0))
+
+
+def _drawn(
+    problems: Sequence[ScheduleProblem], choices: Mapping[str, list[KnobValue]], said: Sequence[str], rng: random.Random
+) -> tuple[list[str], list[str]]:
+    """Words of a problem, and a schedule for it that was drawn."""
+    space: Mapping[str, Sequence[KnobValue]]
+    if rng.random() < 0.5:
+        problem = rng.choice(problems)
+        space, words = problem.plan.space, list(problem.words)
+        words = [UNKNOWN if word.startswith("op:") and rng.random() < _UNKNOWN_SHARE else word for word in words]
+    else:
+        space = {name: values for name, values in choices.items() if rng.random() < 0.6} or choices
+        words = [START, *(rng.choice(said) for _ in range(rng.randint(8, 45)))]
+        words += [*(f"?{name}" for name in space), GO]
+    schedule = {name: values[0] if rng.random() < KEPT else rng.choice(values) for name, values in space.items()}
+    return words, words_of(schedule, space)
+
+
+def _batch(drawn: Sequence[tuple[list[str], list[str]]], token: Mapping[str, int]) -> dict[str, Any]:
+    """Tokens padded on the right, with the labels of the answers alone."""
+    import torch
+
+    longest = max(len(words) + len(answer) for words, answer in drawn)
+    ids = torch.zeros(len(drawn), longest, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
+    for row, (words, answer) in enumerate(drawn):
+        tokens = [token.get(word, token[UNKNOWN]) for word in (*words, *answer)]
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        mask[row, : len(tokens)] = 1
+        labels[row, len(words) : len(tokens)] = ids[row, len(words) : len(tokens)]
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+class ScheduleReward:
+    """TRL's reward function: what the kernels of written schedules earn. Legal schedules alone cost device time."""
+
+    __name__ = "referee"
+
+    def __init__(self, course: Course, problems: Sequence[ScheduleProblem], twins: Twins, watch: Watch) -> None:
+        self._course = course
+        self._problems = {problem.name: problem for problem in problems}
+        self._twins = twins
+        self._watch = watch
+        self._verdicts_before = max((row["verdicts"] for row in course.progress.rows), default=0)
+        self.step = 0
+
+    def __call__(self, prompts: Any, completions: Sequence[str], problem: Sequence[str], **rest: Any) -> list[float]:
+        """A reward for each completion; where the machine failed, the mean of the others for the same problem."""
+        asked = [self._problems[name] for name in problem]
+        schedules = [self._read(text, one) for text, one in zip(completions, asked, strict=True)]
+        sources = [None if s is None else one.source(s) for s, one in zip(schedules, asked, strict=True)]
+        known = [(one, source) for one, source in zip(asked, sources, strict=True) if source is not None]
+        earned = iter(self._twins.rewards(known))
+        found = [0.0 if source is None else next(earned) for source in sources]
+        rewards = [_or_mean(reward, name, problem, found) for reward, name in zip(found, problem, strict=True)]
+        self._keep(problem, schedules, rewards, found)
+        return rewards
+
+    @staticmethod
+    def _read(text: str, problem: ScheduleProblem) -> dict[str, KnobValue] | None:
+        words = text.split()
+        return read_schedule(words if words[-1:] == [END] else [*words, END], problem.plan.space)
+
+    def _keep(
+        self,
+        names: Sequence[str],
+        schedules: Sequence[Mapping[str, KnobValue] | None],
+        rewards: Sequence[float],
+        found: Sequence[float | None],
+    ) -> None:
+        course = self._course
+        with (course.folder / ROLLOUTS).open("a", encoding="utf-8") as stream:
+            for name, schedule, reward in zip(names, schedules, found, strict=True):
+                row = {"step": self.step, "problem": name, "schedule": schedule, "reward": reward}
+                stream.write(json.dumps(row) + "\n")
+        by_problem = {
+            name: round(mean(r for r, n in zip(rewards, names, strict=True) if n == name), 5)
+            for name in dict.fromkeys(names)
+        }
+        verdicts = self._verdicts_before + self._twins.verdicts
+        unreadable = mean(float(schedule is None) for schedule in schedules)
+        course.progress.add(
+            {
+                "step": self.step,
+                "seconds": round(self._watch.seconds, 3),
+                "verdicts": verdicts,
+                "completions": len(rewards) * (1 + len(course.progress.rows)),
+                "reward": round(mean(rewards), 5),
+                "unreadable": round(unreadable, 4),
+                "problems": by_problem,
+            }
+        )
+        course.tell(
+            f"step {self.step}: mean reward {mean(rewards):.3f}, {verdicts} verdicts, {self._watch.seconds:.0f} s"
+        )
+
+
+def _or_mean(reward: float | None, name: str, names: Sequence[str], found: Sequence[float | None]) -> float:
+    if reward is not None:
+        return reward
+    return mean(other for other, of in zip(found, names, strict=True) if of == name and other is not None)
+
+
+def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins) -> None:
+    """Train the warm policy by GRPO and write what came of it."""
+    import torch
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    plan = course.plan
+    watch = Watch(course)
+    warm = PolicyModel.load(course.folder / WARM)
+    reward = ScheduleReward(course, problems, twins, watch)
+    _, tokenizer = schedule_model(warm.card.vocabulary)
+    rows = [{"prompt": " ".join(problem.words), "problem": problem.name} for problem in problems]
+    arguments = {
+        **common_arguments(course),
+        "model_init_kwargs": {"dtype": torch.float32},
+        "bf16": False,
+        "per_device_train_batch_size": plan.group * plan.prompts,
+        "num_generations": plan.group,
+        "num_iterations": plan.passes,
+        "max_completion_length": 1 + max(len(problem.plan.space) for problem in problems),
+        "temperature": plan.temperature,
+        "beta": plan.kl,
+        "scale_rewards": SCALE,
+        "loss_type": "dr_grpo",
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 3,
+        "max_grad_norm": 1.0,
+    }
+    trainer = GRPOTrainer(
+        model=str(course.folder / WARM),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        reward_funcs=[reward],
+        args=GRPOConfig(**arguments),
+        callbacks=[ending(course, watch, lambda step, logs: None)],
+    )
+    trainer.add_callback(_step_counter(reward))
+    trainer.remove_callback(PrinterCallback)
+    forget_rollouts(course)
+    train(course, trainer)
+    save_policy(course.folder / POLICY, trainer.model, _card(course, warm.card.vocabulary, verdicts_of(course)))
+
+
+def _step_counter(reward: ScheduleReward) -> Any:
+    from transformers import TrainerCallback
+
+    class Counter(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+            reward.step = state.global_step + 1
+            return control
+
+    return Counter()
+
+
+def forget_rollouts(course: Course) -> None:
+    """Drop the rollouts that came after the checkpoint which training goes on from."""
+    from kernelwright.rl._progress import last_checkpoint
+
+    path, found = course.folder / ROLLOUTS, last_checkpoint(course.folder)
+    step = -1 if found is None else found[1]
+    rows = read_lines(path)
+    kept = [row for row in rows if row["step"] <= step]
+    if len(kept) < len(rows):
+        write_lines(path, kept)
+
+
+def verdicts_of(course: Course) -> int:
+    """Verdicts that the training was told."""
+    return max((row["verdicts"] for row in course.progress.rows), default=0)
+
+
+def schedules_of(folder: Path, problems: Sequence[ScheduleProblem]) -> dict[str, dict[str, KnobValue]]:
+    """The likeliest schedule of a policy for each problem, by its name."""
+    model = PolicyModel.load(folder)
+    return {problem.name: decode(model, problem.words, problem.plan.space) for problem in problems}
+
+
+def _card(course: Course, vocabulary: Sequence[str], verdicts: int) -> PolicyCard:
+    plan = course.plan
+    assert plan.backend != "cuda"
+    return PolicyCard(
+        backend=plan.backend,
+        vocabulary=tuple(vocabulary),
+        reward=plan.reward,
+        problems=plan.problems,
+        held_out=plan.held_out,
+        verdicts=verdicts,
+        seed=plan.seed,
+    )

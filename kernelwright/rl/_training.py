@@ -1,0 +1,249 @@
+"""A training from its plan to its result: begun or gone on with, measured before and after, never begun twice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kernelwright.agents import CARD
+from kernelwright.campaign import Mean
+from kernelwright.errors import UsageError
+from kernelwright.records import KnobValue, Record
+from kernelwright.rl._held_out import HeldOut, best_single, held_out
+from kernelwright.rl._plan import PLAN, TrainPlan
+from kernelwright.rl._progress import Progress, read_lines
+from kernelwright.rl._schedule_problems import ScheduleProblem, ScheduleScorer, Twins, captured_all, mean
+from kernelwright.rl._tiny import require_training
+from kernelwright.rl._trl import Course, quiet_environment
+
+if TYPE_CHECKING:
+    from kernelwright.rl._scoring import Scorer
+
+RESULT: Final = "result.json"
+CURVE: Final = "curve.svg"
+SINGLE: Final = "single.json"
+
+
+class TrainResult(Record):
+    """What a training came to.
+
+    Attributes:
+        folder: where everything of it is.
+        model: the folder of what was trained: a policy, or a model.
+        finished: whether it came to its end; else it can be gone on with.
+        seconds: of training, the measuring before and after it not counted.
+        steps: batches that it learned from.
+        verdicts: of the referee, each kernel once.
+        first, last: the mean reward (or loss, of imitation) over the first pass through the problems and over the last.
+        single: the best single schedule of the training problems, as far as it differs from the default.
+        over: of a schedule policy, on what was held out: how many times as fast its kernels are as those of others.
+        held_out_before, held_out_after: of a writer of kernels, on what was held out: mean reward, or loss.
+    """
+
+    method: str
+    task: str
+    folder: str
+    model: str
+    finished: bool
+    seconds: float
+    steps: int
+    verdicts: int = 0
+    first: float | None = None
+    last: float | None = None
+    single: Mapping[str, KnobValue] = {}
+    over: Mapping[str, Mean] = {}
+    held_out_before: float | None = None
+    held_out_after: float | None = None
+
+
+def begin(plan: TrainPlan, folder: Path) -> None:
+    """Make the folder of a training.
+
+    Raises:
+        UsageError: a training was begun there.
+    """
+    if (folder / PLAN).exists():
+        raise UsageError(
+            f"{folder} holds a training already",
+            hint=f"go on with it: kernelwright rl train --resume {folder}; or choose another --output",
+        )
+    plan.save(folder)
+
+
+def run_training(
+    folder: Path,
+    scorer: Scorer | None,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+    stop: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> TrainResult:
+    """Go through with the training in a folder, from where it was left.
+
+    Args:
+        scorer: scores kernels; a schedule policy needs one whose referee is here. None for imitation.
+        stop: asked after each step whether to end; what was reached is kept.
+
+    Raises:
+        MissingToolError: packages that training needs are missing.
+        UsageError: the plan asks for what cannot be.
+    """
+    require_training()
+    quiet_environment()
+    plan = TrainPlan.load(folder)
+    course = Course(plan, folder, Progress(folder), tell, stop, clock)
+    try:
+        if plan.method == "sft":
+            result = _imitation(course)
+        elif plan.task == "schedule":
+            assert scorer is not None
+            result = _policy(course, scorer)  # type: ignore[arg-type]
+        else:
+            assert scorer is not None
+            result = _writing(course, scorer)
+    finally:
+        course.progress.close()
+    _write(folder / RESULT, result.model_dump_json(indent=1) + "\n")
+    return result
+
+
+def _policy(course: Course, scorer: ScheduleScorer) -> TrainResult:
+    from kernelwright.rl._policy_training import (
+        POLICY,
+        ROLLOUTS,
+        WARM,
+        reinforce,
+        schedules_of,
+        verdicts_of,
+        warm_start,
+    )
+
+    plan, folder = course.plan, course.folder
+    course.tell(f"capturing {len(plan.problems)} problems to train on")
+    problems = list(captured_all(plan.problems, scorer, plan.backend))
+    if not (folder / POLICY / CARD).exists():
+        warm_start(course, problems)
+        reinforce(course, problems, Twins(scorer, plan.backend))
+    interrupted = course.stop()
+    found, single = None, dict[str, KnobValue]()
+    if plan.held_out and not interrupted:
+        rollouts = read_lines(folder / ROLLOUTS)
+        single = _kept(folder / SINGLE, lambda: best_single(problems, rollouts, scorer, course.tell, course.stop))
+        course.tell(f"capturing {len(plan.held_out)} problems that were held out")
+        held = list(captured_all(plan.held_out, scorer, plan.backend))
+        others = {
+            "default": {one.name: one.default for one in held},
+            "best-single": {one.name: one.projected(single) for one in held},
+            "untrained": schedules_of(folder / WARM, held),
+        }
+        found = held_out(held, schedules_of(folder / POLICY, held), others, scorer, course.tell)
+        _write(folder / "held_out.json", found.model_dump_json(indent=1) + "\n")
+    draw_curve(course)
+    return _policy_result(course, problems, found, single, verdicts_of(course), finished=not interrupted)
+
+
+def _policy_result(
+    course: Course,
+    problems: Sequence[ScheduleProblem],
+    found: HeldOut | None,
+    single: Mapping[str, KnobValue],
+    verdicts: int,
+    *,
+    finished: bool,
+) -> TrainResult:
+    curve = smoothed_rewards(course.progress.rows, [problem.name for problem in problems])
+    return TrainResult(
+        method=course.plan.method,
+        task=course.plan.task,
+        folder=str(course.folder),
+        model=str(course.folder / "policy"),
+        finished=finished,
+        seconds=course.progress.seconds,
+        steps=len(course.progress.rows),
+        verdicts=verdicts,
+        first=curve[0][1] if curve else None,
+        last=curve[-1][1] if curve else None,
+        single=single,
+        over={} if found is None else found.over,
+    )
+
+
+def _writing(course: Course, scorer: Scorer) -> TrainResult:
+    from kernelwright.rl._kernel_rl import reinforce_writer
+
+    found = reinforce_writer(course, scorer)
+    rows = course.progress.rows
+    return TrainResult(
+        method="grpo",
+        task="kernel",
+        folder=str(course.folder),
+        model=str(course.folder / "model"),
+        finished=not course.stop(),
+        seconds=course.progress.seconds,
+        steps=len(rows),
+        verdicts=max((row.get("verdicts", 0) for row in rows), default=0),
+        first=rows[0]["reward"] if rows else None,
+        last=rows[-1]["reward"] if rows else None,
+        held_out_before=found.before,
+        held_out_after=found.after,
+    )
+
+
+def _imitation(course: Course) -> TrainResult:
+    from kernelwright.rl._kernel_training import MODEL, imitate
+
+    found = imitate(course)
+    rows = course.progress.rows
+    return TrainResult(
+        method="sft",
+        task=course.plan.task,
+        folder=str(course.folder),
+        model=str(course.folder / MODEL),
+        finished=not course.stop(),
+        seconds=course.progress.seconds,
+        steps=len(rows),
+        first=rows[0]["loss"] if rows else None,
+        last=rows[-1]["loss"] if rows else None,
+        held_out_before=found.loss_before,
+        held_out_after=found.loss_after,
+    )
+
+
+def smoothed_rewards(rows: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> list[tuple[int, float]]:
+    """A training's curve: verdicts so far, and the mean over problems of the latest mean reward of each.
+
+    It begins where every problem has been met, so that no problem's level is taken for progress.
+    """
+    latest: dict[str, float] = {}
+    curve = []
+    for row in rows:
+        latest |= row["problems"]
+        if len(latest) == len(problems):
+            curve.append((int(row["verdicts"]), round(mean(latest.values()), 5)))
+    return curve
+
+
+def draw_curve(course: Course) -> None:
+    """Plot a policy's mean reward over the verdicts that it was told."""
+    from kernelwright.rl._curve import curve_svg
+
+    curve = smoothed_rewards(course.progress.rows, course.plan.problems)
+    if len(curve) > 1:
+        _write(course.folder / CURVE, curve_svg({f"seed {course.plan.seed}": curve}))
+
+
+def _kept(path: Path, work: Callable[[], dict[str, KnobValue]]) -> dict[str, KnobValue]:
+    """What a file keeps of some work, so that it is done once."""
+    if not path.exists():
+        _write(path, json.dumps(work(), indent=1) + "\n")
+    found: dict[str, KnobValue] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,271 @@
+"""Training a schedule policy against a made-up machine: it learns, it can be killed, it ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from landscapes import LandscapeReferee
+
+from kernelwright.cli import cli
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+from kernelwright.rl import (
+    LocalScorer,
+    ScoreRequest,
+    TrainPlan,
+    begin,
+    captured_all,
+    read_lines,
+    run_training,
+    smoothed_rewards,
+    training_run,
+)
+from kernelwright.rl._policy_training import schedules_of
+from kernelwright.store import Store
+
+TRAINING = ("level1/softmax", "level1/layer_norm", "level1/rms_norm", "level1/l2_normalize")
+HELD_OUT = ("level1/tempered_softmax", "level1/variance", "level1/logsumexp")
+
+
+def worth(problem, schedule):
+    """Where there are exponentials, narrow vectors are the faster; elsewhere unrolled loops are. The rest costs."""
+    exponentials = "softmax" in problem or problem == "logsumexp"
+    gain = 0.4 * (schedule["VECTOR_BITS"] == 256) if exponentials else 0.4 * schedule["UNROLL"]
+    cost = 0.3 * (schedule["UNROLL"] if exponentials else schedule["VECTOR_BITS"] == 256)
+    return 0.5 + gain - cost - 0.3 * (schedule.get("fusion", "full") != "full")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def plan_for(**more):
+    base = {
+        "method": "grpo",
+        "task": "schedule",
+        "problems": TRAINING,
+        "held_out": HELD_OUT,
+        "reward": "log-speedup",
+        "steps": 40,
+        "save_every": 5,
+        "learning_rate": 2e-3,
+    }
+    return TrainPlan(**{**base, **more})
+
+
+class Place:
+    """A folder, a store and a referee."""
+
+    def __init__(self, tmp_path: Path, referee: LandscapeReferee) -> None:
+        self.folder = tmp_path / "training"
+        self.referee = referee
+        self.lines: list[str] = []
+        self.settings = Settings.load(
+            flags={"store": tmp_path / "store.db", "cache_dir": tmp_path / "cache", "device": "none"}, env={}
+        )
+
+    def run(self, plan=None, **more):
+        if plan is not None:
+            begin(plan, self.folder)
+        reward = TrainPlan.load(self.folder).reward
+        with Store.open(self.settings.store) as store, training_run(store, self.settings, self.folder) as run_id:
+            with LocalScorer(
+                self.settings, store, reward=reward, run_id=run_id, sessions=8, open_referee=lambda _: self.referee
+            ) as scorer:
+                return run_training(self.folder, scorer, tell=self.lines.append, **more)
+
+    def learned(self, names=(*TRAINING, *HELD_OUT)):
+        with Store.open(self.settings.store) as store:
+            with LocalScorer(self.settings, store, open_referee=lambda _: self.referee) as scorer:
+                return schedules_of(self.folder / "policy", list(captured_all(names, scorer)))
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path, LandscapeReferee(worth))
+
+
+@pytest.mark.slow
+def test_it_learns_what_differs_between_problems(place):
+    """On problems that it never saw it beats the default, and the schedule that is best for all training problems."""
+    result = place.run(plan_for())
+    assert result.finished
+    assert result.last > result.first + 0.1
+    assert result.verdicts == len({(p, s) for p, s, confirmed in place.referee.judged if not confirmed}) or (
+        result.verdicts <= len(place.referee.judged)
+    )
+    learned = place.learned()
+    gains = [worth(name.split("/")[1], learned[name]) - 0.5 for name in HELD_OUT]
+    assert sum(gains) / len(gains) > 0.2, learned
+    assert result.over["default"].low > 1.0
+    assert result.over["untrained"].value == pytest.approx(math.exp(sum(gains) / len(gains)), rel=0.05)
+    assert result.over["best-single"].value > 1.0
+    assert (place.folder / "curve.svg").read_text().startswith("<svg")
+    rows = read_lines(place.folder / "metrics.jsonl")
+    assert [row["verdicts"] for row in rows] == sorted(row["verdicts"] for row in rows)
+    assert {name for row in rows for name in row["problems"]} == set(TRAINING)
+    assert any((place.folder / "tensorboard").iterdir())
+    looked_at = {p for p, _, confirmed in place.referee.judged if not confirmed}
+    assert not looked_at & {f"kernelwright/{name}" for name in HELD_OUT}
+
+
+def test_every_verdict_is_in_the_store_once(place):
+    place.run(plan_for(steps=6, held_out=()))
+    run_id = TrainPlan.load(place.folder).run_id
+    with Store.open(place.settings.store) as store:
+        found = store.evaluations(run_id=run_id)
+        assert store.run(run_id).status == "finished"
+        assert {one.candidate.author for one in found} == {"policy"}
+    kernels = [(one.verdict.problem, one.candidate.sha256) for one in found]
+    assert len(set(kernels)) == len(kernels) == len(place.referee.judged)
+    rows = read_lines(place.folder / "metrics.jsonl")
+    assert rows[-1]["verdicts"] == len(kernels) < rows[-1]["completions"]
+
+
+def test_a_killed_training_goes_on_from_its_checkpoint(tmp_path):
+    """And comes to where one that was not killed comes to, with no kernel judged twice."""
+    whole = Place(tmp_path / "whole", LandscapeReferee(worth))
+    whole.run(plan_for(steps=12, held_out=()))
+    count = len(whole.referee.judged)
+
+    def kill(number):
+        if number == count - 2:
+            raise Killed
+
+    killed = Place(tmp_path / "killed", LandscapeReferee(worth, point=kill))
+    with pytest.raises(Killed):
+        killed.run(plan_for(steps=12, held_out=()))
+    steps = [row["step"] for row in read_lines(killed.folder / "metrics.jsonl")]
+    assert steps
+    killed.referee.point = lambda number: None
+    result = killed.run()
+    assert result.finished
+    rows, wanted = (read_lines(one.folder / "metrics.jsonl") for one in (killed, whole))
+    assert [row["step"] for row in rows] == [row["step"] for row in wanted]
+    assert [row["reward"] for row in rows] == [row["reward"] for row in wanted]
+    assert killed.learned(TRAINING) == whole.learned(TRAINING)
+    judged = [one for one in killed.referee.judged if one[0]]
+    assert len(judged) <= count + 1  # the one in hand when it was killed
+
+
+def test_a_checkpoint_that_was_left_half_is_not_used(place):
+    place.run(plan_for(steps=10, held_out=()))
+    wanted = place.learned(TRAINING)
+    shutil.rmtree(place.folder / "policy")
+    half = place.folder / "checkpoints" / "checkpoint-10"
+    (half / "complete").unlink()
+    (half / "model.safetensors").write_bytes(b"half")
+    assert place.run().finished
+    assert place.learned(TRAINING) == wanted
+    assert any("going on from step 5" in line for line in place.lines)
+
+
+def test_it_ends_after_a_step_when_it_is_asked_to_and_goes_on(place):
+    stopped = []
+
+    def stop():
+        stopped.append(1)
+        return len(stopped) > 6
+
+    result = place.run(plan_for(steps=30, held_out=()), stop=stop)
+    assert not result.finished
+    assert 0 < result.steps < 30
+    assert place.run().steps == 30
+
+
+def test_its_minutes_are_those_of_all_its_processes(place):
+    ticks = iter(range(0, 100_000, 1))
+    result = place.run(plan_for(steps=400, minutes=0.5, held_out=()), clock=lambda: next(ticks))
+    assert result.steps < 40
+    assert 15 <= result.seconds <= 60
+
+
+def test_refused_kernels_earn_nothing_and_are_learned_to_be_left(tmp_path):
+    referee = LandscapeReferee(worth, least=1.2)  # all with fusion other than full are refused
+    place = Place(tmp_path, referee)
+    result = place.run(plan_for(steps=30, held_out=()))
+    rows = [row for row in read_lines(place.folder / "rollouts.jsonl") if row["schedule"] is not None]
+    refused = [row for row in rows if math.exp(worth(row["problem"].split("/")[1], row["schedule"])) < 1.2]
+    assert refused
+    assert {row["reward"] for row in refused} == {0.0}
+    assert result.last > result.first
+
+
+def test_a_machine_that_fails_teaches_nothing(place):
+    """A verdict that could not be given counts as the mean of its group."""
+    from kernelwright.rl._policy_training import _or_mean
+
+    assert _or_mean(None, "a", ["a", "a", "b", "a"], [None, 1.0, 9.0, 2.0]) == 1.5
+    assert _or_mean(0.25, "a", ["a"], [0.25]) == 0.25
+
+
+def test_the_curve_begins_where_every_problem_was_met():
+    rows = [
+        {"verdicts": 3, "problems": {"a": 1.0}},
+        {"verdicts": 5, "problems": {"b": 2.0}},
+        {"verdicts": 9, "problems": {"a": 3.0}},
+    ]
+    assert smoothed_rewards(rows, ["a", "b"]) == [(5, 1.5), (9, 2.5)]
+
+
+def test_scores_of_others_cannot_be_taken_for_rewards(place):
+    """What a scorer is asked is a problem's own kernel: a request for another problem is another kernel."""
+    with Store.open(place.settings.store) as store:
+        with LocalScorer(place.settings, store, open_referee=lambda _: place.referee) as scorer:
+            softmax, norm = captured_all(["level1/softmax", "level1/rms_norm"], scorer)
+            one, other = (problem.source(problem.default) for problem in (softmax, norm))
+            assert isinstance(softmax.request(one), ScoreRequest)
+            assert one != other
+            assert softmax.projected({"VECTOR_BITS": 256, "BLOCK": 7, "UNROLL": "no such"}) == {
+                **softmax.default,
+                "VECTOR_BITS": 256,
+            }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a folder"),
+        (["--output", "there"], "imitate, or learn from verdicts?"),
+        (["--method", "sft", "--output", "there"], "what is to be imitated?"),
+        (["--method", "sft", "--task", "schedule", "--output", "there"], "schedules are learned from verdicts"),
+        (["--method", "grpo", "--task", "kernel", "--output", "there"], "which problems"),
+        (
+            ["--method", "grpo", "--problem", "level1/softmax", "--prompts", "2", "--output", "there"],
+            "2 problems a step",
+        ),
+        (
+            ["--method", "grpo", "--problem", "level1/gelu", "--held-out", "level1/gelu", "--output", "there"],
+            "both trained on and held out",
+        ),
+        (["--resume", "nowhere"], "holds no training"),
+        (
+            ["--method", "grpo", "--model", "x", "--task", "schedule", "--problem", "a", "--output", "there"],
+            "tiny model",
+        ),
+        (["--method", "grpo", "--reward", "gold", "--output", "there"], "no reward is called"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_before_anything_begins(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["rl", "train", *words, "--json"])
+    assert done.exit_code != 0
+    assert said in done.output or said in str(done.exception)
+
+
+def test_a_folder_is_not_begun_in_twice(place):
+    place.run(plan_for(steps=1, held_out=()))
+    with pytest.raises(UsageError, match="holds a training already"):
+        begin(plan_for(), place.folder)
+
+
+def test_what_was_begun_is_not_changed(place, tmp_path):
+    begin(plan_for(), place.folder)
+    done = CliRunner().invoke(cli, ["rl", "train", "--resume", str(place.folder), "--steps", "3"])
+    assert "cannot be changed any more" in done.output or "cannot be changed any more" in str(done.exception)
+    assert json.loads((place.folder / "plan.json").read_text())["steps"] == 40
