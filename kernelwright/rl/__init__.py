@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kernelwright.rl._formulas import CANONICAL, FORMULAS, IDLE, Formula, payments, runs_of
+from kernelwright.rl._naive import NaiveResult, evaluate_naively
 from kernelwright.rl.rewards import (
     REWARDS,
     Attempt,
@@ -20,8 +22,13 @@ from kernelwright.rl.rewards import (
 )
 
 __all__ = [
+    "CANONICAL",
+    "FORMULAS",
+    "IDLE",
     "REWARDS",
     "Attempt",
+    "Formula",
+    "NaiveResult",
     "Runs",
     "auto_triton",
     "conservative",
@@ -30,8 +37,11 @@ __all__ = [
     "cuda_l2",
     "discounted",
     "dr_kernel",
+    "evaluate_naively",
     "kernelwright_reward",
     "kevin",
+    "payments",
+    "runs_of",
     "smoothed",
     "surprising",
 ]
