@@ -2,9 +2,9 @@
 
 It is made as the published pipelines are, KernelBench's among them: reference and candidate in one process, the same
 seed for both, a few ``torch.allclose`` with tolerances of 1e-2, and the process's own clock around calls on one and the
-same inputs. A kernel can deceive each of these, and those of ``tests/adversarial/attacks`` do. What it says is
-compared with what the referee says (``benchmarks/reward_hacks.py``); it is never recorded as a verdict, and nothing is
-ever paid for it.
+same inputs. (Weights are handed over by name besides, which candidates may expect here.) A kernel can deceive each of
+these, and those of ``tests/adversarial/attacks`` do. What it says is compared with what the referee says
+(``benchmarks/reward_hacks.py``); it is never recorded as a verdict, and nothing is ever paid for it.
 """
 
 from __future__ import annotations

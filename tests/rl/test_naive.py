@@ -159,6 +159,38 @@ def test_the_rule_for_own_kernels_reads_the_text_alone(sandbox):
     assert (constant.uses_own_kernel, constant.own_share, kevin(constant)) == (False, 0.0, 0.0)
 
 
+LINEAR = """
+import torch
+from torch import nn
+
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 3)
+        EXTRA
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "outcome"),
+    [
+        ("nn.init.zeros_(self.linear.weight)", "right"),  # the reference's weights come by name
+        ("self.linear = nn.Linear(4, 3)", "raised"),
+        ("torch.rand(1); self.linear = nn.Linear(8, 3); self.load_state_dict = lambda *_, **__: None", "wrong"),
+    ],
+)
+def test_weights_come_by_name(sandbox, extra, outcome):
+    makers = "\n\ndef get_inputs():\n    return [torch.randn(2, 8)]\n\n\ndef get_init_inputs():\n    return []\n"
+    reference = LINEAR.replace("NAME", "Model").replace("EXTRA", "") + makers
+    problem = parse_problem(reference, id=PROBLEM.id, suite="test", level=1, name="softmax")
+    made = candidate(LINEAR.replace("NAME", "ModelNew").replace("EXTRA", extra))
+    assert evaluate_naively(sandbox, problem, made).outcome == outcome
+
+
 FORWARD = "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        {}\n"
 TIGHT = Limits(memory_bytes=NAIVE_LIMITS.memory_bytes, wall_s=8.0, allow_exec=True)
 
