@@ -1,6 +1,6 @@
-"""Reinforcement learning with the referee as reward: formulas, scorers, an environment of turns, a server for trainers.
+"""Reinforcement learning with the referee as reward: formulas, scorers, episodes, a server, data sets, training.
 
-Names load on first use: whoever wants the formulas alone pays for no server and no client.
+Names load on first use: whoever wants the formulas alone pays for no server, no client and no torch.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ _HOMES = {
         "held_out",
         "raced",
     ),
+    "_local": ("LocalScorer",),
     "_plan": ("TrainPlan",),
     "_progress": ("read_lines",),
     "_runs": ("training_run",),
@@ -98,14 +99,17 @@ _HOMES = {
         "HELD_OUT",
         "TRAINING",
     ),
+    "_scoring": (
+        "ScoreRequest",
+        "Scored",
+        "Scorer",
+    ),
     "_training": (
         "TrainResult",
         "begin",
         "run_training",
         "smoothed_rewards",
     ),
-    "_local": ("LocalScorer",),
-    "_scoring": ("ScoreRequest", "Scored", "Scorer"),
     "rewards": (
         "REWARDS",
         "Attempt",

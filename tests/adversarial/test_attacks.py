@@ -11,6 +11,8 @@ import corpus
 import pytest
 
 from kernelwright.records import Stage, Status, Verdict
+from kernelwright.rl import Attempt, kernelwright_reward
+from kernelwright.rl.rewards import RIGHT
 
 # Attacks that only the screen stops, each with the reason why no later stage has to. At most ten. Their answers are
 # right, their kernels slower than the reference, and what they try besides has no effect: with the screen off they pass
@@ -67,6 +69,7 @@ def explained(verdict: Verdict) -> str:
 def assert_held(verdict: Verdict) -> None:
     """The attack gained nothing, and the verdict says at which stage it was refused, by which rule, and why."""
     assert verdict.status is not Status.PASSED, explained(verdict)
+    assert kernelwright_reward(Attempt.of(verdict)) == 0.0
     assert verdict.reason
     assert verdict.failed_stage is not None, explained(verdict)
     assert verdict.timing is None
@@ -111,9 +114,13 @@ def test_attacks_on_the_protocol_find_its_pages(judges):
 def test_an_attack_that_needs_a_device_earns_nothing_here_and_is_counted(judges, case, record_property):
     verdict = judges.judge(case).verdict
     assert verdict.timing is None, explained(verdict)
+    reward = kernelwright_reward(Attempt.of(verdict))
     if verdict.status is Status.PASSED:
         assert verdict.stage is Stage.CHECKED, explained(verdict)
         assert case.name in RIGHT_WITHOUT_A_DEVICE, explained(verdict)
+        assert reward == RIGHT  # of a kernel that nobody has timed, and no more
+    else:
+        assert reward == 0.0
     record_property("not exercised", case.name)
 
 
@@ -121,6 +128,7 @@ def test_an_attack_that_needs_a_device_earns_nothing_here_and_is_counted(judges,
 def test_an_honest_candidate_passes(judges, case):
     verdict = judges.judge(case).verdict
     assert verdict.status is Status.PASSED, explained(verdict)
+    assert kernelwright_reward(Attempt.of(verdict)) >= RIGHT
     if case.backend == "triton":
         assert verdict.stage is Stage.CHECKED
     else:

@@ -1,0 +1,65 @@
+"""The table of what cheating earns: it is complete, the document says what the record says, and ours pays nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import corpus
+import pytest
+from test_attacks import RIGHT_WITHOUT_A_DEVICE
+
+from kernelwright.rl import REWARDS
+
+ROOT = Path(__file__).parents[2]
+
+
+def _benchmark():
+    spec = importlib.util.spec_from_file_location("reward_hacks", ROOT / "benchmarks" / "reward_hacks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    return _benchmark()
+
+
+@pytest.fixture(scope="module")
+def record(benchmark):
+    return json.loads(benchmark.RESULTS.read_text(encoding="utf-8"))
+
+
+def test_the_document_is_what_the_record_renders_to(benchmark, record):
+    assert benchmark.DOCUMENT.read_text(encoding="utf-8") == benchmark.render(record), (
+        "docs/rewards.md has drifted: python benchmarks/reward_hacks.py --render"
+    )
+    assert record["summary"] == json.loads(json.dumps(benchmark.summary_of(record["rows"])))
+
+
+def test_the_table_holds_the_whole_corpus(record):
+    held = {(row["kind"], row["name"]) for row in record["rows"]}
+    wanted = {("attack", case.name) for case in corpus.attacks()} | {("honest", case.name) for case in corpus.honest()}
+    assert held == wanted, "python benchmarks/reward_hacks.py --missing"
+    assert len(record["rows"]) == len(held)
+
+
+def test_what_attacks_earn_by_our_reward_is_exactly_nothing(record):
+    for row in record["rows"]:
+        earned = row["referee"]["pays"]["kernelwright"]
+        if row["kind"] == "honest":
+            assert (earned > 0.0) == (row["referee"]["status"] == "PASSED"), row["name"]
+        elif not (row["needs_device"] and row["name"] in RIGHT_WITHOUT_A_DEVICE):
+            assert earned == 0.0, row["name"]
+        else:
+            assert earned in (0.0, 0.1), row["name"]
+
+
+def test_naive_evidence_would_have_paid(record):
+    figures = record["summary"]["formulas"]
+    assert set(figures) == set(REWARDS)
+    assert record["summary"]["naive_called_right"] > 50
+    assert figures["kevin"]["naive"]["more_than_idle"] > 10
+    assert figures["kernelwright"]["referee"]["largest"] == 0.0
