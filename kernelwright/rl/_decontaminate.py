@@ -60,7 +60,7 @@ class EvaluationSet:
 
     def shown(self, exemplar: Exemplar) -> bool:
         """Whether a prompt may show an exemplar: its reference can be a problem of the evaluation as well."""
-        return exemplar.reference not in self._references
+        return exemplar.reference.strip() not in self._references
 
     def allowed(self, prompt: str) -> bool:
         """Whether a prompt that was sent shows none of the exemplars that may not be shown."""
@@ -70,7 +70,7 @@ class EvaluationSet:
         if not self.problems:
             return frozenset()
         exemplars = [read_exemplar(backend, category) for backend, category in exemplar_names()]
-        references = {exemplar.problem: exemplar.reference for exemplar in exemplars}
+        references = {exemplar.problem: exemplar.reference.strip() for exemplar in exemplars}
         return frozenset(
             reference for problem, reference in references.items() if self.nearest(problem)[1] >= self.threshold
         )
