@@ -79,6 +79,7 @@ COLUMNS: Final[Mapping[Kind, Mapping[str, Column]]] = {
         "why": Column("string", "'right over refused' or 'faster' (95% intervals apart by more than the noise)"),
         **_PROBLEM,
         **_PLACE,
+        "checked_only": Column("bool", "the chosen kernel was found right where nothing can be timed"),
         "chosen_candidate": Column("string", "identity of the chosen kernel"),
         "rejected_candidate": Column("string", "identity of the rejected kernel"),
         "chosen_status": Column("string", "always PASSED"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,13 +137,22 @@ class RowMaker:
     def _chosen_pairs(self, group: Sequence[Judged]) -> list[_Pair]:
         """At most so many pairs, of both sorts in turns where there are more, in an order that hashes decide."""
         good = [one for one in group if one.confirmed or (self._include_checked and one.checked)]
-        refused = [_Pair(a, b, RIGHT_OVER_REFUSED) for a in good for b in group if b.refused]
-        slower = [_Pair(a, b, FASTER) for a in good for b in group if _is_faster(a, b)]
-        ordered = [sorted(pairs, key=_pair_order) for pairs in (slower, refused)]
-        both = [pair for pair in chain.from_iterable(zip_longest(*ordered)) if pair is not None]
-        if len(both) > self._most_pairs:
-            self._dropped["preferences: more pairs of a problem than asked for"] += len(both) - self._most_pairs
-        return both[: self._most_pairs]
+        refused = [one for one in group if one.refused]
+        times = {one.sha256: found for one in group if (found := _time_of(one)) is not None}
+        slower = _Smallest(self._most_pairs)
+        wrong = _Smallest(self._most_pairs)
+        for one in good:
+            for other in refused:
+                wrong.add(_Pair(one, other, RIGHT_OVER_REFUSED))
+            for other in group if one.sha256 in times else ():
+                if other.sha256 in times and times[one.sha256].is_ahead_of(times[other.sha256]):
+                    slower.add(_Pair(one, other, FASTER))
+        both = [pair for pair in chain.from_iterable(zip_longest(slower.pairs(), wrong.pairs())) if pair is not None]
+        chosen = both[: self._most_pairs]
+        left_out = slower.seen + wrong.seen - len(chosen)
+        if left_out:
+            self._dropped["preferences: more pairs of a problem than asked for"] += left_out
+        return chosen
 
     def _kernel(self, one: Judged) -> str | None:
         """The file as it was judged; None where it cannot be given away, which is counted."""
@@ -203,6 +213,7 @@ def _pair_row(evidence: Evidence, pair: _Pair, prompt: list[Message], better: st
         "why": pair.why,
         **problem_columns(evidence, pair.chosen.backend),
         **_place(chosen.environment),
+        "checked_only": pair.chosen.checked,
         "chosen_candidate": pair.chosen.sha256,
         "rejected_candidate": pair.rejected.sha256,
         "chosen_status": chosen.verdict.status.value,
@@ -213,19 +224,47 @@ def _pair_row(evidence: Evidence, pair: _Pair, prompt: list[Message], better: st
     }
 
 
-def _is_faster(one: Judged, other: Judged) -> bool:
-    """Whether the 95% intervals are apart by more than the noise bound of either measurement."""
-    if one.sha256 == other.sha256 or one.entry.verdict.timing is None or other.entry.verdict.timing is None:
-        return False
-    ahead, behind = one.speedup(), other.speedup()
-    if ahead is None or behind is None:
-        return False
-    noise = max(one.entry.verdict.timing.noise_bound, other.entry.verdict.timing.noise_bound)
-    return ahead.low > behind.high * (1.0 + noise)
+class _Time(NamedTuple):
+    """A measured speedup as it is compared: the ends of its interval, and the noise bound of its measurement."""
+
+    low: float
+    high: float
+    noise: float
+
+    def is_ahead_of(self, other: _Time) -> bool:
+        """Whether the 95% intervals are apart by more than the noise bound of either measurement."""
+        return self.low > other.high * (1.0 + max(self.noise, other.noise))
 
 
-def _pair_order(pair: _Pair) -> str:
-    return sha256_text(f"{pair.chosen.sha256} {pair.rejected.sha256}")
+def _time_of(one: Judged) -> _Time | None:
+    found, timing = one.speedup(), one.entry.verdict.timing
+    return None if found is None or timing is None else _Time(found.low, found.high, timing.noise_bound)
+
+
+class _Smallest:
+    """Keeps so many pairs with the smallest hashes of all that it is given, and counts them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._heap: list[tuple[int, int, _Pair]] = []  # negative hash, tie breaker, pair
+        self.seen = 0
+
+    def add(self, pair: _Pair) -> None:
+        """One more."""
+        self.seen += 1
+        entry = (-_pair_hash(pair), self.seen, pair)
+        if len(self._heap) < self._most:
+            heapq.heappush(self._heap, entry)
+        elif entry > self._heap[0]:
+            heapq.heapreplace(self._heap, entry)
+
+    def pairs(self) -> list[_Pair]:
+        """Those that are kept, the smallest hash first."""
+        return [pair for _, _, pair in sorted(self._heap, reverse=True)]
+
+
+def _pair_hash(pair: _Pair) -> int:
+    return int(pair.chosen.sha256[:15], 16) ^ int(pair.rejected.sha256[15:30], 16)
 
 
 def _place(environment: Environment) -> Row:

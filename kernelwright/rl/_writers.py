@@ -20,7 +20,8 @@ __all__ = ["ExportedFile", "Format", "RowFiles", "check_tools", "described", "fr
 
 Format = Literal["parquet", "jsonl"]
 Row = dict[str, Any]
-_GROUP = 64  # rows that parquet keeps in memory, and in a row group
+_GROUPS: dict[Kind, int] = {"trajectories": 4}  # rows that parquet keeps in memory, and in a row group
+_GROUP = 64  # of the other kinds, whose rows are much smaller
 _CHUNK_BYTES = 1 << 20
 
 
@@ -58,11 +59,12 @@ class _Parquet:
         self._pyarrow = pyarrow
         self._schema = arrow_schema(pyarrow, kind)
         self._file = pyarrow.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._group = _GROUPS.get(kind, _GROUP)
         self._waiting: list[Row] = []
 
     def write(self, row: Row) -> None:
         self._waiting.append(row)
-        if len(self._waiting) == _GROUP:
+        if len(self._waiting) == self._group:
             self._flush()
 
     def _flush(self) -> None:

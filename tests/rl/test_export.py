@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -215,6 +216,9 @@ def test_kernels_that_cannot_be_timed_come_only_when_asked_for_and_without_a_tim
     (row,) = rows("sft")
     assert (row["candidate"], row["checked_only"], row["stage"]) == (kernel.sha256, True, "checked")
     assert [row[name] for name in ("speedup_eager", "speedup_compile", "latency_ms")] == [None] * 3
+    world.judge(problem, status=Status.COMPILE_ERROR, environment=CHECKER, backend="triton")
+    (pair,) = export("pairs", include_checked=True)[1]("preferences")
+    assert (pair["checked_only"], pair["chosen_speedup"]) == (True, None)
     assert any("never timed" in warning for warning in report.warnings)
 
 
@@ -411,8 +415,6 @@ def test_what_datasets_loads_agrees_with_the_manifest(world, tmp_path, monkeypat
 
 def _loaded(folder, tmp_path, monkeypatch):
     """Every configuration as ``datasets`` reads it, in a process of its own: it reads its settings when imported."""
-    import subprocess
-
     program = (
         "import datasets, json, sys\n"
         "found = {}\n"
@@ -455,6 +457,13 @@ def test_a_folder_that_holds_something_is_refused(world, tmp_path):
     assert (full / "mine.txt").read_text() == "mine"
     export_dataset(world.store, empty, JSONL)
     assert (empty / "manifest.json").exists()
+
+
+def test_a_store_without_kernels_gives_empty_files_and_a_card(world, export, tmp_path):
+    report, rows = export()
+    assert all(rows(kind) == [] for kind in KINDS)
+    assert "configs:" not in (tmp_path / "out" / "README.md").read_text()
+    assert report.dropped == {}
 
 
 def test_parquet_without_pyarrow_says_what_to_install(world, tmp_path, monkeypatch):
@@ -511,3 +520,11 @@ def test_the_command_writes_the_folder_and_says_what_is_in_it(world, tmp_path):
     )
     assert shown.exit_code == 2  # a folder without problems
     assert "holds no problem" in shown.output
+
+
+def test_importing_the_room_loads_none_of_what_trains_or_writes():
+    program = (
+        "import sys, kernelwright.rl; print([m for m in ('torch', 'pyarrow', 'datasets', 'trl') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
