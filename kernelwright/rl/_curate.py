@@ -2,7 +2,7 @@
 
 The rule is that of ConCuR (L. Kong et al., "ConCuR: Conciseness Makes State-of-the-Art Kernel Generation", 2025,
 https://arxiv.org/abs/2510.07356), whose authors found that models learn best from kernels that are fast and whose
-reasoning is short. What "fast" is, they say of a median; here the interval has to lie above the bound.
+reasoning is short. They go by a measured speedup; here the lower end of its 95% interval counts.
 """
 
 from __future__ import annotations
