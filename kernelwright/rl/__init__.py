@@ -9,16 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelwright.rl._card import ExportReport
+    from kernelwright.rl._columns import KINDS
     from kernelwright.rl._curve import curve_svg
+    from kernelwright.rl._decontaminate import Contamination
+    from kernelwright.rl._export import ExportPlan, export_dataset
+    from kernelwright.rl._formulas import CANONICAL, FORMULAS, IDLE, Formula, payments, runs_of
     from kernelwright.rl._held_out import HeldOut, HeldOutRow, best_single, held_out, raced
+    from kernelwright.rl._licences import licence_of
     from kernelwright.rl._local import LocalScorer
+    from kernelwright.rl._naive import NaiveResult, evaluate_naively
     from kernelwright.rl._plan import TrainPlan
     from kernelwright.rl._progress import read_lines
     from kernelwright.rl._runs import training_run
     from kernelwright.rl._schedule_problems import ScheduleProblem, Twins, captured_all
     from kernelwright.rl._schedule_sets import HELD_OUT, TRAINING
     from kernelwright.rl._scoring import Scored, Scorer, ScoreRequest
+    from kernelwright.rl._similarity import similarity
     from kernelwright.rl._training import TrainResult, begin, run_training, smoothed_rewards
+    from kernelwright.rl._writers import ExportedFile
     from kernelwright.rl.rewards import (
         REWARDS,
         Attempt,
@@ -38,13 +47,23 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CANONICAL",
+    "FORMULAS",
     "HELD_OUT",
+    "IDLE",
+    "KINDS",
     "REWARDS",
     "TRAINING",
     "Attempt",
+    "Contamination",
+    "ExportPlan",
+    "ExportReport",
+    "ExportedFile",
+    "Formula",
     "HeldOut",
     "HeldOutRow",
     "LocalScorer",
+    "NaiveResult",
     "Runs",
     "ScheduleProblem",
     "ScoreRequest",
@@ -64,13 +83,19 @@ __all__ = [
     "curve_svg",
     "discounted",
     "dr_kernel",
+    "evaluate_naively",
+    "export_dataset",
     "held_out",
     "kernelwright_reward",
     "kevin",
+    "licence_of",
     "log_speedup",
+    "payments",
     "raced",
     "read_lines",
     "run_training",
+    "runs_of",
+    "similarity",
     "smoothed",
     "smoothed_rewards",
     "surprising",
@@ -78,7 +103,22 @@ __all__ = [
 ]
 
 _HOMES = {
+    "_card": ("ExportReport",),
+    "_columns": ("KINDS",),
     "_curve": ("curve_svg",),
+    "_decontaminate": ("Contamination",),
+    "_export": (
+        "ExportPlan",
+        "export_dataset",
+    ),
+    "_formulas": (
+        "CANONICAL",
+        "FORMULAS",
+        "IDLE",
+        "Formula",
+        "payments",
+        "runs_of",
+    ),
     "_held_out": (
         "HeldOut",
         "HeldOutRow",
@@ -86,7 +126,12 @@ _HOMES = {
         "held_out",
         "raced",
     ),
+    "_licences": ("licence_of",),
     "_local": ("LocalScorer",),
+    "_naive": (
+        "NaiveResult",
+        "evaluate_naively",
+    ),
     "_plan": ("TrainPlan",),
     "_progress": ("read_lines",),
     "_runs": ("training_run",),
@@ -104,12 +149,14 @@ _HOMES = {
         "Scored",
         "Scorer",
     ),
+    "_similarity": ("similarity",),
     "_training": (
         "TrainResult",
         "begin",
         "run_training",
         "smoothed_rewards",
     ),
+    "_writers": ("ExportedFile",),
     "rewards": (
         "REWARDS",
         "Attempt",
