@@ -14,6 +14,7 @@ from kernelwright.agents._model_roles import (
     SeveralCoders,
     at_work,
     reply_schemas,
+    why_no_candidate,
 )
 from kernelwright.agents._moves import MOST_CHOICES
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
@@ -37,7 +38,7 @@ from kernelwright.agents._registry import (
     tester_from_spec,
     verifier_from_spec,
 )
-from kernelwright.agents._replies import whole_kernel
+from kernelwright.agents._replies import KernelReply, unfenced, whole_kernel
 from kernelwright.agents._roles import (
     Assignment,
     Attempt,
@@ -107,6 +108,7 @@ __all__ = [
     "Foresees",
     "Fruitless",
     "Judge",
+    "KernelReply",
     "Ledger",
     "Memory",
     "Mode",
@@ -172,6 +174,8 @@ __all__ = [
     "surroundings_of",
     "tester_from_spec",
     "track_record",
+    "unfenced",
     "verifier_from_spec",
     "whole_kernel",
+    "why_no_candidate",
 ]

@@ -9,8 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelwright.rl._completions import Found, kernel_of
+    from kernelwright.rl._env import (
+        ChatMessage,
+        EpisodeScore,
+        KernelEnv,
+        Observation,
+        StepOutcome,
+        first_messages,
+        step_all,
+    )
     from kernelwright.rl._local import LocalScorer
+    from kernelwright.rl._remote import RemoteScorer, RewardServerError
     from kernelwright.rl._scoring import Scored, Scorer, ScoreRequest
+    from kernelwright.rl._serve import RewardOptions, serve_rewards
     from kernelwright.rl.rewards import (
         REWARDS,
         Attempt,
@@ -31,11 +43,20 @@ if TYPE_CHECKING:
 __all__ = [
     "REWARDS",
     "Attempt",
+    "ChatMessage",
+    "EpisodeScore",
+    "Found",
+    "KernelEnv",
     "LocalScorer",
+    "Observation",
+    "RemoteScorer",
+    "RewardOptions",
+    "RewardServerError",
     "Runs",
     "ScoreRequest",
     "Scored",
     "Scorer",
+    "StepOutcome",
     "auto_triton",
     "conservative",
     "cuda_agent",
@@ -43,15 +64,31 @@ __all__ = [
     "cuda_l2",
     "discounted",
     "dr_kernel",
+    "first_messages",
+    "kernel_of",
     "kernelwright_reward",
     "kevin",
+    "serve_rewards",
     "smoothed",
+    "step_all",
     "surprising",
 ]
 
 _HOMES = {
+    "_completions": ("Found", "kernel_of"),
+    "_env": (
+        "ChatMessage",
+        "EpisodeScore",
+        "KernelEnv",
+        "Observation",
+        "StepOutcome",
+        "first_messages",
+        "step_all",
+    ),
     "_local": ("LocalScorer",),
+    "_remote": ("RemoteScorer", "RewardServerError"),
     "_scoring": ("ScoreRequest", "Scored", "Scorer"),
+    "_serve": ("RewardOptions", "serve_rewards"),
     "rewards": (
         "REWARDS",
         "Attempt",
