@@ -15,6 +15,7 @@ from kernelwright.agents._model_roles import (
     SeveralCoders,
     at_work,
     reply_schemas,
+    why_no_candidate,
 )
 from kernelwright.agents._moves import MOST_CHOICES
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
@@ -51,7 +52,7 @@ from kernelwright.agents._registry import (
     tester_from_spec,
     verifier_from_spec,
 )
-from kernelwright.agents._replies import whole_kernel
+from kernelwright.agents._replies import KernelReply, unfenced, whole_kernel
 from kernelwright.agents._roles import (
     Assignment,
     Attempt,
@@ -128,6 +129,7 @@ __all__ = [
     "Foresees",
     "Fruitless",
     "Judge",
+    "KernelReply",
     "Ledger",
     "Memory",
     "Mode",
@@ -202,7 +204,9 @@ __all__ = [
     "surroundings_of",
     "tester_from_spec",
     "track_record",
+    "unfenced",
     "verifier_from_spec",
     "whole_kernel",
+    "why_no_candidate",
     "word_of",
 ]

@@ -159,7 +159,7 @@ class ModelCoder(ModelRole):
 
         def problem(value: Any) -> str:
             source, fault = written(value)
-            return fault or _not_a_candidate(source) or ("that kernel was judged already" * (made(source) in tried))
+            return fault or why_no_candidate(source) or ("that kernel was judged already" * (made(source) in tried))
 
         def candidate_of(source: str, plan: str, prompt: str | None) -> Candidate:
             return Candidate(
@@ -363,7 +363,7 @@ def _advice_about(context: StepContext, parents: Sequence[Attempt]) -> Advice | 
     return last.advice
 
 
-def _not_a_candidate(source: str) -> str:
+def why_no_candidate(source: str) -> str:
     """What keeps a text from being a candidate file at all; empty where nothing does."""
     try:
         tree = ast.parse(source)

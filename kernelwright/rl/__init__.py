@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.rl._card import ExportReport
     from kernelwright.rl._columns import KINDS
+    from kernelwright.rl._completions import Found, kernel_of
     from kernelwright.rl._curve import curve_svg
     from kernelwright.rl._decontaminate import Contamination
+    from kernelwright.rl._env import (
+        ChatMessage,
+        EpisodeScore,
+        KernelEnv,
+        Observation,
+        StepOutcome,
+        first_messages,
+        step_all,
+    )
     from kernelwright.rl._export import ExportPlan, export_dataset
     from kernelwright.rl._formulas import CANONICAL, FORMULAS, IDLE, Formula, payments, runs_of
     from kernelwright.rl._held_out import HeldOut, HeldOutRow, best_single, held_out, raced
@@ -21,10 +31,12 @@ if TYPE_CHECKING:
     from kernelwright.rl._naive import NaiveResult, evaluate_naively
     from kernelwright.rl._plan import TrainPlan
     from kernelwright.rl._progress import read_lines
+    from kernelwright.rl._remote import RemoteScorer, RewardServerError
     from kernelwright.rl._runs import training_run
     from kernelwright.rl._schedule_problems import ScheduleProblem, Twins, captured_all
     from kernelwright.rl._schedule_sets import HELD_OUT, TRAINING
     from kernelwright.rl._scoring import Scored, Scorer, ScoreRequest
+    from kernelwright.rl._serve import RewardOptions, serve_rewards
     from kernelwright.rl._similarity import similarity
     from kernelwright.rl._training import TrainResult, begin, run_training, smoothed_rewards
     from kernelwright.rl._writers import ExportedFile
@@ -55,20 +67,29 @@ __all__ = [
     "REWARDS",
     "TRAINING",
     "Attempt",
+    "ChatMessage",
     "Contamination",
+    "EpisodeScore",
     "ExportPlan",
     "ExportReport",
     "ExportedFile",
     "Formula",
+    "Found",
     "HeldOut",
     "HeldOutRow",
+    "KernelEnv",
     "LocalScorer",
     "NaiveResult",
+    "Observation",
+    "RemoteScorer",
+    "RewardOptions",
+    "RewardServerError",
     "Runs",
     "ScheduleProblem",
     "ScoreRequest",
     "Scored",
     "Scorer",
+    "StepOutcome",
     "TrainPlan",
     "TrainResult",
     "Twins",
@@ -85,7 +106,9 @@ __all__ = [
     "dr_kernel",
     "evaluate_naively",
     "export_dataset",
+    "first_messages",
     "held_out",
+    "kernel_of",
     "kernelwright_reward",
     "kevin",
     "licence_of",
@@ -95,9 +118,11 @@ __all__ = [
     "read_lines",
     "run_training",
     "runs_of",
+    "serve_rewards",
     "similarity",
     "smoothed",
     "smoothed_rewards",
+    "step_all",
     "surprising",
     "training_run",
 ]
@@ -105,8 +130,21 @@ __all__ = [
 _HOMES = {
     "_card": ("ExportReport",),
     "_columns": ("KINDS",),
+    "_completions": (
+        "Found",
+        "kernel_of",
+    ),
     "_curve": ("curve_svg",),
     "_decontaminate": ("Contamination",),
+    "_env": (
+        "ChatMessage",
+        "EpisodeScore",
+        "KernelEnv",
+        "Observation",
+        "StepOutcome",
+        "first_messages",
+        "step_all",
+    ),
     "_export": (
         "ExportPlan",
         "export_dataset",
@@ -134,6 +172,10 @@ _HOMES = {
     ),
     "_plan": ("TrainPlan",),
     "_progress": ("read_lines",),
+    "_remote": (
+        "RemoteScorer",
+        "RewardServerError",
+    ),
     "_runs": ("training_run",),
     "_schedule_problems": (
         "ScheduleProblem",
@@ -148,6 +190,10 @@ _HOMES = {
         "ScoreRequest",
         "Scored",
         "Scorer",
+    ),
+    "_serve": (
+        "RewardOptions",
+        "serve_rewards",
     ),
     "_similarity": ("similarity",),
     "_training": (

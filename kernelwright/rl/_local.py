@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
-from kernelwright.records import Backend, Candidate, Evaluation, Problem, RunConfig, TimingSample
+from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem, RunConfig, TimingSample
 from kernelwright.rl._scoring import MOST_FEEDBACK_CHARACTERS, MOST_REWARD, Scored, ScoreRequest
 from kernelwright.rl._sessions import Sessions, open_local_referee
 from kernelwright.rl.rewards import REWARDS, Attempt, Runs
@@ -56,11 +56,11 @@ class LocalScorer:
         if reward not in REWARDS:
             raise UsageError(f"no reward is called {reward!r}", hint=f"there is {', '.join(REWARDS)}")
         self.reward = reward
-        self.run_id = run_id
+        self.run_id = None if run_id is None else store.run(run_id).id
         self._settings = settings
         self._store = store
         self._is_ours = run_id is None
-        self._pinned = {one.id: one for one in store.run_problems(store.run(run_id).id)} if run_id else {}
+        self._pinned = {one.id: one for one in store.run_problems(self.run_id)} if self.run_id else {}
         self._problems: dict[str, Problem] = {}
         self._sessions = Sessions(
             settings, most=max(1, sessions), open_referee=open_referee, archive_of=store.archive, clock=clock
@@ -124,6 +124,10 @@ class LocalScorer:
         """
         return self._sessions.session(problem, backend, judges=0)
 
+    def environment(self, backend: Backend) -> Environment:
+        """Where candidates of a backend are judged; raises what opening the referee raises."""
+        return self._sessions.referee().environment_for(backend)
+
     def _scored(self, candidate: Candidate, problem: Problem) -> Scored:
         try:
             known = self._known(candidate)
@@ -149,7 +153,7 @@ class LocalScorer:
             run_id=self.run_id,
             problem=candidate.problem_id,
             candidate=candidate.sha256,
-            environment=self._sessions.referee().environment_for(candidate.backend).id,
+            environment=self.environment(candidate.backend).id,
             control=False,
             newest_first=True,
         )

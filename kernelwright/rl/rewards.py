@@ -43,6 +43,7 @@ class Attempt:
 
     Attributes:
         correct: whether it is right.
+        emulated: whether it is for a device of another kind than the one that checked it, and was never run on its own.
         speedup: over eager PyTorch: its time over the kernel's. None where nothing was timed.
         over_compile: the same over torch.compile.
         surely: the lower end of the 95% interval of the speedup over the better of both, less what the machine's noise
@@ -63,6 +64,7 @@ class Attempt:
     error: float = 0.0
     length: int = 0
     runs: tuple[tuple[float, float], ...] = ()
+    emulated: bool = False
 
     @classmethod
     def of(cls, verdict: Verdict, candidate: Candidate | None = None, runs: Runs = ()) -> Attempt:
@@ -84,18 +86,22 @@ class Attempt:
             uses_own_kernel=verdict.own_kernel_label != "library",
             length=0 if candidate is None else len(candidate.source),
             runs=tuple(runs),
+            emulated=verdict.backend != "cpp" and verdict.timing is None,
         )
 
 
 def kernelwright_reward(attempt: Attempt) -> float:
-    """Ours: 0 for what is not right, else 0.1 + max(0, log of the speedup that is sure).
+    """Ours: 0 for what is not proved right, else 0.1 + max(0, log of the speedup that is sure).
 
     *Sure* is the lower end of the 95% interval of the speedup over the better of eager and torch.compile, divided by
     one plus the machine's noise bound. So every right kernel earns more than every refused one; a cheat that is refused
     earns nothing, and neither does noise: identical kernels get more than 0.1 as rarely as an interval is wrong, and
     then by as little as it is. A kernel twice as fast earns log 2 more, wherever it starts.
+
+    A kernel for a device that is not here earns nothing: what an interpreter finds right may be wrong, or do nothing,
+    where it is compiled, and some kernels can tell. Pay what is merely checked by another formula.
     """
-    if not attempt.correct:
+    if not attempt.correct or attempt.emulated:
         return 0.0
     sure = attempt.surely
     return RIGHT + (max(0.0, math.log(sure)) if sure is not None and 0.0 < sure < math.inf else 0.0)
@@ -105,9 +111,10 @@ def log_speedup(attempt: Attempt) -> float:
     """0 for what is not right, else 1 + log of the measured speedup over the better of eager and compile, 0.1 at least.
 
     It pays what was measured, noise included, and slow kernels less than others: for policies that cannot cheat, since
-    they write no code but choose among schedules of the generator, and need to be told of small differences.
+    they write no code but choose among schedules of the generator, and need to be told of small differences. Kernels
+    for a device that is not here earn nothing.
     """
-    if not attempt.correct:
+    if not attempt.correct or attempt.emulated:
         return 0.0
     speedups = [found for found in (attempt.speedup, attempt.over_compile) if found is not None and found > 0.0]
     return max(RIGHT, 1.0 + math.log(min(speedups))) if speedups else RIGHT

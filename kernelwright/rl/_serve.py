@@ -1,0 +1,227 @@
+"""Serving rewards from this machine: the referee in the main thread, the web in another.
+
+The main thread judges because a signal interrupts it alone, and because a sandbox's processes die with the thread that
+started them: it outlives all others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from kernelwright.config import Settings
+from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.rl._local import LocalScorer
+from kernelwright.rl._service import Service, refusal
+from kernelwright.rl._sessions import open_local_referee
+from kernelwright.rl._wire import TOKEN_PATTERN
+from kernelwright.store import Store
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from kernelwright.rl._sessions import OpenReferee
+
+DEFAULT_PORT: Final = 8775
+_LOOK_S: Final = 0.5
+_CONCURRENT: Final = 512
+_WAITING: Final = 128  # connections that nobody has taken yet
+_MOST_TOKENS: Final = 64
+_HOLDER: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
+
+
+class _Interrupted(BaseException):
+    """What is judged is to be dropped, now."""
+
+
+@dataclass(frozen=True)
+class RewardOptions:
+    """How rewards are served.
+
+    Attributes:
+        reward: the formula's name.
+        host: the address that is listened on; others than loopback need ``token_file``.
+        port: 0 for any that is free.
+        problems: that may be asked for; all of the suites where there are none.
+        queue: jobs that may wait.
+        sessions: of the referee that are kept open.
+        token_file: one token a line, each after the name of its holder where there are several.
+        run_id: a run that goes on, with its verdicts; None for a new one.
+    """
+
+    reward: str = "kernelwright"
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    problems: tuple[str, ...] = ()
+    queue: int = 64
+    sessions: int = 4
+    token_file: Path | None = None
+    run_id: str | None = None
+
+
+def serve_rewards(
+    settings: Settings,
+    options: RewardOptions,
+    *,
+    started: Callable[[str], None] = lambda address: None,
+    open_referee: OpenReferee = open_local_referee,
+) -> None:
+    """Serve until SIGINT or SIGTERM. What is judged then is dropped, and asked for again by whoever waits for it.
+
+    For the main thread of a process that does nothing else.
+
+    Args:
+        started: told the address once it is listened on.
+
+    Raises:
+        UsageError: another address than loopback without a token; a token file that cannot be used; an unknown problem,
+            reward or run; or the port is taken.
+        StoreError: the store cannot be opened.
+        MissingToolError: the packages of a web server are not installed.
+    """
+    tokens = {} if options.token_file is None else read_tokens(options.token_file)
+    if not (is_loopback(options.host) or tokens):
+        raise UsageError(
+            f"{options.host} can be reached from other machines", hint="add --token-file FILE, or leave --host out"
+        )
+    service = Service(settings, problems=options.problems, capacity=options.queue)
+    with Store.open(settings.store) as store, _listening(options.host, options.port) as listener:
+        scorer = LocalScorer(
+            settings,
+            store,
+            reward=options.reward,
+            run_id=options.run_id,
+            sessions=options.sessions,
+            open_referee=open_referee,
+        )
+        server = _web_server(service, tokens)
+        web = threading.Thread(target=_run_web, args=(server, listener, settings.threads), name="web", daemon=True)
+        ending = _Ending()
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        try:
+            web.start()
+            started(f"http://{host}:{listener.getsockname()[1]}")
+            with scorer:
+                ending.work(service, scorer)
+        finally:
+            service.jobs.close(refusal(503, "the server was stopped", "ask again once it is back"))
+            server.should_exit = True
+            web.join(timeout=5.0)
+
+
+class _Ending:
+    """SIGINT and SIGTERM end the work, also in the midst of a judgement; what closes already is left to it."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._in_hand = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def work(self, service: Service, scorer: LocalScorer) -> None:
+        """Judge what comes until a signal does.
+
+        The queue is looked at again and again: a signal that comes just before the wait begins is handled after it.
+        """
+        try:
+            while not self._ended:
+                self._in_hand = True
+                service.work_once(scorer, _LOOK_S)
+                self._in_hand = False
+        except _Interrupted:
+            pass
+        finally:
+            self._in_hand = False
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._ended = True
+        if self._in_hand:
+            self._in_hand = False
+            raise _Interrupted
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """Tokens by the names of their holders, of a file with ``NAME TOKEN`` a line, or a token alone.
+
+    Raises:
+        UsageError: it cannot be read, or holds no token, one that cannot be sent, or two of one name. No message
+            repeats what it holds.
+    """
+    advice = "one token a line, of 16 characters or more: python -c 'import secrets; print(secrets.token_urlsafe())'"
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"the token file {path} cannot be read", hint=advice) from None
+    tokens: dict[str, str] = {}
+    for number, words in enumerate(lines, 1):
+        name, token = words if len(words) == 2 else (f"token{number}", words[0])
+        if len(words) > 2 or not (_HOLDER.fullmatch(name) and re.fullmatch(TOKEN_PATTERN, token)) or name in tokens:
+            raise UsageError(f"line {number} of the token file {path} cannot be used", hint=advice)
+        tokens[name] = token
+    if not 0 < len(tokens) <= _MOST_TOKENS:
+        raise UsageError(f"the token file {path} holds {len(tokens) or 'no'} tokens", hint=advice)
+    return tokens
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_WAITING)  # whoever is told the address may ask at once
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --port, or an address of its own"
+        ) from None
+    return listener
+
+
+def _web_server(service: Service, tokens: dict[str, str]) -> uvicorn.Server:
+    try:
+        import uvicorn
+
+        from kernelwright.rl._web import Access, create_app
+    except ImportError as error:
+        raise MissingToolError(
+            f"the reward server needs the package {error.name}", hint="pip install 'kernelwright[web]'"
+        ) from None
+    config = uvicorn.Config(
+        create_app(service, Access(tokens)),
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=_CONCURRENT,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
+
+
+def _run_web(server: uvicorn.Server, listener: socket.socket, threads: int) -> None:
+    """Serve away from the cores on which the referee times: its last ones. Signals are left to the main thread."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) > threads:
+        os.sched_setaffinity(0, cpus[:-threads])  # of this thread, and of those that it starts
+    server.run(sockets=[listener])

@@ -1,0 +1,179 @@
+"""The reward server: what it takes, what it answers, and the work that the judging thread does for it.
+
+The web part never judges. It parses, checks, queues and waits; :meth:`Service.work_once` is called by the one thread
+that has the scorer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from kernelwright.errors import KernelwrightError, UsageError
+from kernelwright.records import Backend
+from kernelwright.rl._env import KernelEnv
+from kernelwright.rl._jobs import Answer, Job, JobQueue
+from kernelwright.rl._local import LocalScorer
+from kernelwright.rl._wire import Begun, EpisodeJob, Refusal, Results, ScoreJob, StepJob, Stepped
+
+if TYPE_CHECKING:
+    from kernelwright.config import Settings
+    from kernelwright.prompts import DeviceFacts
+
+MOST_EPISODES: Final = 1_024
+_log = logging.getLogger(__name__)
+
+
+class _Episode(NamedTuple):
+    client: str
+    env: KernelEnv
+
+
+class Service:
+    """What a server knows. Its methods that judge belong to one thread, all others to any.
+
+    Args:
+        problems: those that may be asked for, as ids or file names; all of the suites where there are none.
+        capacity: jobs that may wait.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        problems: Sequence[str] = (),
+        capacity: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from kernelwright.datasets import find_problem
+
+        self._settings = settings
+        self._clock = clock
+        self._named = {name: find_problem(name, settings.suite_dirs).id for name in problems}
+        self.jobs = JobQueue(capacity)
+        self._episodes: OrderedDict[str, _Episode] = OrderedDict()  # of the judging thread
+
+    # ------------------------------------------------------------------------------------------- for the web
+
+    def check(self, problem: str) -> None:
+        """Raises UsageError for a problem that may not be asked for. A client names no file of this machine's."""
+        from kernelwright.datasets import find_problem
+
+        if self._named:
+            if problem not in self._named and problem not in self._named.values():
+                raise UsageError("this server has no such problem", hint="GET /v1/problems lists those that it has")
+        elif problem.partition("@")[0].endswith(".py") or "\\" in problem:
+            raise UsageError("a problem is named by its id here, not by a file", hint="GET /v1/problems lists them")
+        else:
+            find_problem(problem, self._settings.suite_dirs)
+
+    def problems(self) -> list[str]:
+        """Ids of the problems that may be asked for."""
+        from kernelwright.datasets import load_suite, suites
+
+        if self._named:
+            return sorted(set(self._named.values()))
+        folders = self._settings.suite_dirs
+        return [one.id for name in suites(folders) for one in load_suite(name, suite_dirs=folders)]
+
+    def scoring(self, client: str, asked: ScoreJob) -> Job:
+        """A job of scores."""
+        about = f"{len(asked.requests)} of {asked.requests[0].problem}"
+        requests = asked.requests
+        return self._job(
+            client,
+            asked,
+            about,
+            lambda scorer: Results(job=asked.job, results=tuple(scorer.score(requests))),
+            "score",
+        )
+
+    def beginning(self, client: str, asked: EpisodeJob) -> Job:
+        """A job that begins an episode."""
+        about = f"an episode of {asked.problem}"
+        return self._job(client, asked, about, lambda scorer: self._begin(client, asked, scorer), "begin")
+
+    def stepping(self, client: str, episode: str, asked: StepJob) -> Job:
+        """A job that takes a turn of an episode."""
+        return self._job(client, asked, "a turn", lambda scorer: self._step(client, episode, asked), f"step {episode}")
+
+    def _job(
+        self,
+        client: str,
+        asked: ScoreJob | EpisodeJob | StepJob,
+        about: str,
+        work: Callable[[LocalScorer], BaseModel],
+        kind: str,
+    ) -> Job:
+        content = asked.model_dump_json(exclude={"wait_s"})
+        digest = hashlib.sha256(f"{kind}\n{content}".encode()).hexdigest()
+
+        def answer(scorer: LocalScorer) -> Answer:
+            return Answer(200, work(scorer).model_dump_json().encode())
+
+        return Job(client, asked.job, digest, answer, about)
+
+    # ---------------------------------------------------------------------------------- for the judging thread
+
+    def work_once(self, scorer: LocalScorer, timeout_s: float) -> bool:
+        """Do the next job; False where none came in time."""
+        job = self.jobs.take(timeout_s)
+        if job is None:
+            return False
+        began = self._clock()
+        self.jobs.finish(job, _answer(job, scorer), self._clock() - began)
+        return True
+
+    def _begin(self, client: str, asked: EpisodeJob, scorer: LocalScorer) -> Begun:
+        env = KernelEnv(
+            scorer,
+            scorer.problem(asked.problem),
+            backend=asked.backend,
+            turns=asked.turns,
+            device=_device(scorer, asked.backend, self._settings),
+            name=asked.problem,
+        )
+        name = uuid4().hex
+        self._episodes[name] = _Episode(client, env)
+        while len(self._episodes) > MOST_EPISODES:
+            self._episodes.popitem(last=False)
+        return Begun(job=asked.job, episode=name, observation=env.reset())
+
+    def _step(self, client: str, name: str, asked: StepJob) -> Stepped:
+        found = self._episodes.get(name)
+        if found is None or found.client != client:
+            raise UsageError("there is no such episode", hint="begin one: POST /v1/episodes")
+        self._episodes.move_to_end(name)
+        outcome = found.env.step(asked.completion)
+        return Stepped(job=asked.job, outcome=outcome, score=found.env.score())
+
+
+def refusal(status: int, detail: str, hint: str = "") -> Answer:
+    """An answer that says no."""
+    return Answer(status, Refusal(detail=detail[:2_000], hint=hint[:2_000]).model_dump_json().encode())
+
+
+def _answer(job: Job, scorer: LocalScorer) -> Answer:
+    try:
+        return job.work(scorer)
+    except UsageError as error:
+        return refusal(422, error.message, error.hint)
+    except KernelwrightError as error:
+        _log.error("a job of %s could not be done: %s", job.client, error)
+        return refusal(500, error.message, error.hint)
+    except Exception:  # noqa: BLE001 - the process boundary: a bug of ours, logged with its traceback
+        _log.exception("a job of %s broke", job.client)
+        return refusal(500, "something broke; whoever runs this server sees what in its log")
+
+
+def _device(scorer: LocalScorer, backend: Backend, settings: Settings) -> DeviceFacts:
+    from kernelwright.evaluator import device_facts
+
+    return device_facts(scorer.environment(backend), backend, cache_dir=settings.cache_dir)
