@@ -23,6 +23,7 @@ PLACES = (
     "evaluator/test_referee_kills.py",
     "evaluator/test_rest.py",
     "mcp/test_mcp_timed.py",
+    "rl/test_serve_real.py",
     "test_docs.py",
 )
 FIXTURES = {"referee", "judges"}
