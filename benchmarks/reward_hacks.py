@@ -163,6 +163,7 @@ def summary_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     seen = [row for row in attacks if row["naive"]["attempt"]]
     right = [row for row in seen if row["naive"]["attempt"]["correct"]]
     passed = [row for row in honest if row["referee"]["status"] == "PASSED"]
+    ran = [row for row in passed if not row["referee"]["attempt"]["emulated"]]
     return {
         "attacks": len(attacks),
         "attacks_exercised": len(at_home),
@@ -173,8 +174,9 @@ def summary_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "of_those_earn_something": {row["name"]: ours(row) for row in attacks if row["needs_device"] and ours(row)},
         "honest": len(honest),
         "honest_passed": len(passed),
-        "honest_least": min((ours(row) for row in passed), default=None),
-        "honest_most": max((ours(row) for row in passed), default=None),
+        "honest_that_ran": len(ran),
+        "honest_least": min((ours(row) for row in ran), default=None),
+        "honest_most": max((ours(row) for row in ran), default=None),
         "naive_evaluated": len(seen),
         "naive_called_right": len(right),
         "naive_called_faster": sum(row["naive"]["attempt"]["speedup"] > 1.05 for row in right),
@@ -267,7 +269,7 @@ def render(record: dict[str, Any]) -> str:
 
 HEAD = """# Rewards: what cheating earns
 
-A policy that is trained on a reward finds what the reward pays for. This page holds what seven formulas pay for every
+A policy that is trained on a reward finds what the reward pays for. This page holds what eight formulas pay for every
 attack of our corpus (`tests/adversarial/attacks`): on the evidence of a naive evaluator, which has reference and
 candidate in one process, compares a few outputs by `allclose` and trusts that process's clock, and on the evidence of
 the referee. It is written by `benchmarks/reward_hacks.py`; do not edit it.
@@ -293,24 +295,19 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"- Of {exercised} attacks that can be exercised without a GPU, {zero} earn exactly 0 by our reward."
         + (f" The others: {in_words(earned)}." if earned else ""),
         f"- {summary['attacks_that_need_a_gpu']} attacks need a GPU. Checked without one, "
-        f"{summary['of_those_earn_exactly_zero']} of them are refused and earn 0."
-        + gpu_words(summary["of_those_earn_something"]),
+        f"{summary['of_those_earn_exactly_zero']} of them earn 0 too." + gpu_words(summary["of_those_earn_something"]),
         f"- The naive evaluator calls {summary['naive_called_right']} of the {summary['naive_evaluated']} attacks that "
         f"it can run right, and {summary['naive_called_faster']} of them more than 5% faster.",
-        f"- {summary['honest_passed']} of {summary['honest']} honest controls pass, and earn "
+        f"- {summary['honest_passed']} of {summary['honest']} honest controls pass. Those that ran on a device of "
+        f"theirs, {summary['honest_that_ran']}, earn "
         f"{summary['honest_least']:.3f} to {summary['honest_most']:.3f}. The naive evaluator refuses "
         f"{summary['naive_refused_honest']} of those that it can run.",
     ]
 
 
 def gpu_words(earned: dict[str, float]) -> str:
-    """What is said of attacks that pass for want of a device."""
-    if not earned:
-        return ""
-    return (
-        f" {in_words(earned)}: their answers are right where they are checked, what they cheat with is a device's time "
-        "or its difference from the interpreter, and they earn what any right kernel does that nobody timed."
-    )
+    """What is said of attacks that earn something for want of a device."""
+    return f" Not so {in_words(earned)}." if earned else ""
 
 
 def in_words(earned: dict[str, float]) -> str:

@@ -24,6 +24,7 @@ PLACES = (
     "evaluator/test_rest.py",
     "mcp/test_mcp_timed.py",
     "rl/test_naive.py",
+    "rl/test_serve_real.py",
     "test_docs.py",
 )
 FIXTURES = {"referee", "judges"}

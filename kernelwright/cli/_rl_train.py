@@ -83,15 +83,17 @@ def train(
         raise UsageError("name a folder", hint="--output DIR begins a training, --resume DIR goes on with one")
     folder = resume or output
     assert folder is not None
+    settings = common.settings(sandbox=sandbox, threads=threads, suite_dirs=suite_dirs or None)
     if resume is None:
-        begin(plan_of(asked), folder)
+        planned = plan_of(asked)
+        require_parts(planned, settings)
+        begin(planned, folder)
     elif given := [name for name, value in asked.items() if value not in (None, ())]:
         raise UsageError(
             f"--{given[0].replace('_', '-')} cannot be changed any more",
             hint="a training goes on as it was begun; leave it out",
         )
     plan = TrainPlan.load(folder)
-    settings = common.settings(sandbox=sandbox, threads=threads, suite_dirs=suite_dirs or None)
     watch = StopWatch()
     with ExitStack() as ending:
         scorer = _scorer(common, settings, plan, folder, token_file, ending)
@@ -138,6 +140,22 @@ def plan_of(asked: dict[str, Any]) -> TrainPlan:
             f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, "),
             hint="see 'kernelwright rl train --help'",
         ) from error
+
+
+def require_parts(plan: TrainPlan, settings: Settings) -> None:
+    """UsageError unless all that a plan names is there: so that nothing is begun that cannot go on."""
+    from kernelwright.datasets import find_problem
+    from kernelwright.rl import REWARDS, demonstrations, require_weights
+
+    if plan.reward not in REWARDS:
+        raise UsageError(f"no reward is called {plan.reward!r}", hint=f"there is {', '.join(REWARDS)}")
+    if plan.method == "sft":
+        demonstrations(plan.data)
+    elif not plan.server:
+        for name in (*plan.problems, *plan.held_out):
+            find_problem(name, settings.suite_dirs)
+    if plan.model != "tiny":
+        require_weights(plan.model)
 
 
 def _scorer(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kernelwright.rl._completions import Found, kernel_of
     from kernelwright.rl._curve import curve_svg
     from kernelwright.rl._decontaminate import Contamination
+    from kernelwright.rl._demonstrations import demonstrations, require_weights
     from kernelwright.rl._env import (
         ChatMessage,
         EpisodeScore,
@@ -102,6 +103,7 @@ __all__ = [
     "cuda_l1",
     "cuda_l2",
     "curve_svg",
+    "demonstrations",
     "discounted",
     "dr_kernel",
     "evaluate_naively",
@@ -116,6 +118,7 @@ __all__ = [
     "payments",
     "raced",
     "read_lines",
+    "require_weights",
     "run_training",
     "runs_of",
     "serve_rewards",
@@ -136,6 +139,10 @@ _HOMES = {
     ),
     "_curve": ("curve_svg",),
     "_decontaminate": ("Contamination",),
+    "_demonstrations": (
+        "demonstrations",
+        "require_weights",
+    ),
     "_env": (
         "ChatMessage",
         "EpisodeScore",

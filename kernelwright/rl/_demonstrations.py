@@ -110,7 +110,7 @@ def split(found: Sequence[Demonstration], held_out: Sequence[str]) -> tuple[list
     return kept, [one for one in found if one.problem in held_out]
 
 
-def require_file_of_weights(model: str) -> Path:
+def require_weights(model: str) -> Path:
     """The folder of a model.
 
     Raises:

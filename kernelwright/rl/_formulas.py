@@ -21,7 +21,12 @@ class Formula(NamedTuple):
 FORMULAS: Final[Mapping[str, Formula]] = MappingProxyType(
     {
         "kernelwright": Formula(
-            "right: 0.1 + max(0, log(low end of the speedup over the better baseline / (1 + noise))); else 0",
+            "right on its own device: 0.1 + max(0, log(low end of the speedup over the better baseline / (1 + noise)))",
+            "this project",
+            "",
+        ),
+        "log-speedup": Formula(
+            "right: 1 + log(speedup over the better baseline), 0.1 at least; else 0; for writers that cannot cheat",
             "this project",
             "",
         ),

@@ -10,9 +10,7 @@ from kernelwright.rl._kernel_training import adapters, save_writer, writer_of
 from kernelwright.rl._schedule_problems import mean
 from kernelwright.rl._scoring import Scored, Scorer, ScoreRequest
 from kernelwright.rl._trl import Course, Watch, common_arguments, ending, train
-from kernelwright.rl.adapters.trl import reward_function, rollout_function
-
-__all__ = ["Written", "reinforce_writer"]
+from kernelwright.rl.adapters.trl import episode_return, reward_function, rollout_function
 
 
 class Written(NamedTuple):
@@ -68,14 +66,17 @@ def reinforce_writer(course: Course, scorer: Scorer) -> Written:
         "loss_type": "dr_grpo",
         "scale_rewards": "group",
     }
+    rows = [_row(name, course) for name in plan.problems]
+    earned: Any = reward_function(counting)
     more: dict[str, Any] = {}
     if plan.turns > 1:
-        more["rollout_func"] = rollout_function(counting, turns=plan.turns)
+        more["rollout_func"] = rollout_function(counting, rows, turns=plan.turns, backend=plan.backend)
+        earned = episode_return
     trainer = GRPOTrainer(
         model=writer.model,
         processing_class=writer.tokenizer,
-        train_dataset=Dataset.from_list([_row(name, course) for name in plan.problems]),
-        reward_funcs=[reward_function(counting)],
+        train_dataset=Dataset.from_list(rows),
+        reward_funcs=[earned],
         args=GRPOConfig(**arguments),
         peft_config=adapters(course),
         callbacks=[ending(course, watch, log)],

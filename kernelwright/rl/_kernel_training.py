@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kernelwright.errors import UsageError
-from kernelwright.rl._demonstrations import Demonstration, demonstrations, require_file_of_weights, split
+from kernelwright.rl._demonstrations import Demonstration, demonstrations, require_weights, split
 from kernelwright.rl._plan import TINY
 from kernelwright.rl._tiny import byte_model
 from kernelwright.rl._trl import Course, Watch, common_arguments, ending, train
@@ -40,7 +40,7 @@ def writer_of(course: Course) -> Writer:
         return Writer(*byte_model())
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = require_file_of_weights(plan.model)
+    folder = require_weights(plan.model)
     on_cpu = not torch.cuda.is_available()
     try:
         model = AutoModelForCausalLM.from_pretrained(

@@ -114,13 +114,10 @@ def test_attacks_on_the_protocol_find_its_pages(judges):
 def test_an_attack_that_needs_a_device_earns_nothing_here_and_is_counted(judges, case, record_property):
     verdict = judges.judge(case).verdict
     assert verdict.timing is None, explained(verdict)
-    reward = kernelwright_reward(Attempt.of(verdict))
     if verdict.status is Status.PASSED:
         assert verdict.stage is Stage.CHECKED, explained(verdict)
         assert case.name in RIGHT_WITHOUT_A_DEVICE, explained(verdict)
-        assert reward == RIGHT  # of a kernel that nobody has timed, and no more
-    else:
-        assert reward == 0.0
+    assert kernelwright_reward(Attempt.of(verdict)) == 0.0
     record_property("not exercised", case.name)
 
 
@@ -128,7 +125,8 @@ def test_an_attack_that_needs_a_device_earns_nothing_here_and_is_counted(judges,
 def test_an_honest_candidate_passes(judges, case):
     verdict = judges.judge(case).verdict
     assert verdict.status is Status.PASSED, explained(verdict)
-    assert kernelwright_reward(Attempt.of(verdict)) >= RIGHT
+    earned = kernelwright_reward(Attempt.of(verdict))
+    assert earned >= RIGHT if case.backend == "cpp" else earned == 0.0  # what no device of its own has run
     if case.backend == "triton":
         assert verdict.stage is Stage.CHECKED
     else:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import corpus
 import pytest
-from test_attacks import RIGHT_WITHOUT_A_DEVICE
 
 from kernelwright.rl import REWARDS
 
@@ -50,11 +49,10 @@ def test_what_attacks_earn_by_our_reward_is_exactly_nothing(record):
     for row in record["rows"]:
         earned = row["referee"]["pays"]["kernelwright"]
         if row["kind"] == "honest":
-            assert (earned > 0.0) == (row["referee"]["status"] == "PASSED"), row["name"]
-        elif not (row["needs_device"] and row["name"] in RIGHT_WITHOUT_A_DEVICE):
-            assert earned == 0.0, row["name"]
+            passed = row["referee"]["status"] == "PASSED"
+            assert (earned > 0.0) == (passed and not row["referee"]["attempt"]["emulated"]), row["name"]
         else:
-            assert earned in (0.0, 0.1), row["name"]
+            assert earned == 0.0, row["name"]
 
 
 def test_naive_evidence_would_have_paid(record):
