@@ -105,9 +105,12 @@ def _of_reply(reply: RecordedReply) -> Demonstration | None:
 
 
 def split(found: Sequence[Demonstration], held_out: Sequence[str]) -> tuple[list[Demonstration], list[Demonstration]]:
-    """Those that are learned from, and those on problems that are held out."""
-    kept = [one for one in found if one.problem not in held_out]
-    return kept, [one for one in found if one.problem in held_out]
+    """Those that are learned from, and those on problems that are held out, by id or by the end of one."""
+
+    def is_held(one: Demonstration) -> bool:
+        return any(one.problem == name or one.problem.endswith(f"/{name}") for name in held_out)
+
+    return [one for one in found if not is_held(one)], [one for one in found if is_held(one)]
 
 
 def require_weights(model: str) -> Path:

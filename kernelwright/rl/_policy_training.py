@@ -166,7 +166,7 @@ def _or_mean(reward: float | None, name: str, names: Sequence[str], found: Seque
 
 
 def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins) -> None:
-    """Train the warm policy by GRPO and write what came of it."""
+    """Train the warm policy by GRPO; write what came of it, unless somebody asked for an end before that."""
     import torch
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -206,6 +206,8 @@ def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins)
     trainer.remove_callback(PrinterCallback)
     forget_rollouts(course)
     train(course, trainer)
+    if course.stop():  # it is to be gone on with: what there is lies in its checkpoint
+        return
     save_policy(course.folder / POLICY, trainer.model, _card(course, warm.card.vocabulary, verdicts_of(course)))
 
 

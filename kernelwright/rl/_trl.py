@@ -55,7 +55,12 @@ def quiet_environment() -> None:
     """Nothing is fetched from anywhere, nothing is drawn on the terminal, tokenizers start no threads of their own."""
     # TRL 1.16 sets ``gradient_checkpointing`` by itself, which transformers 5.23 and later warn about
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    os.environ |= {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+    }
     import datasets
     import transformers
 
