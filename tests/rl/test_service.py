@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -305,3 +308,44 @@ def test_a_server_that_ends_answers_whoever_waits(settings, referee):
     ask.join(10)
     assert replies[0].status_code == 503
     assert replies[0].headers["retry-after"] == "5"
+
+
+@pytest.fixture
+def own_signals():
+    """The handlers of signals as they were, once a server has had them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_drops_what_is_judged_and_ends_the_run(settings, store, referee, own_signals):
+    """In the main thread, as it is for the command: the judgement in hand is left, everything opened is closed."""
+    replies, asking = [], []
+
+    def started(url):
+        server = SimpleNamespace(url=url)
+        ask = threading.Thread(target=lambda: replies.append(call(server, "POST", "/v1/score", scores("v1\n", "v2\n"))))
+        asking.append(ask)
+        ask.start()
+
+    def point(name):
+        referee.notes.append(name)
+        if name.startswith("judging v2"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    referee.point = point
+    serve_rewards(settings, RewardOptions(port=0), started=started, open_referee=lambda _: referee)
+    asking[0].join(10)
+    assert replies[0].status_code == 503
+    assert referee.notes[-1] == "closed"
+    assert [word for _, word, _ in referee.judged] == ["v1"]
+    (run,) = store.runs()
+    assert run.status == "finished"
+    assert len(store.evaluations(run_id=run.id)) == 1
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    referee.point = referee.notes.append
+    with served(settings, referee, run_id=run.id, reward="kernelwright") as server:
+        found = call(server, "POST", "/v1/score", scores("v1\n", "v2\n")).json()["results"]
+    assert [one["again"] for one in found] == [True, False], "a run that goes on pays for nothing twice"
