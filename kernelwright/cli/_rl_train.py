@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from kernelwright.rl import TrainPlan, TrainResult
 
 EXIT_UNFINISHED = 4
-# What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged.
-QUICK = {"baselines": ("eager",), "looks": (12,), "check_trials": 2}
+# What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged. What was
+# learned from them is measured as everything is, on inputs that no cache holds.
+QUICK = {"looks": (24,), "window_ms": 1.0, "pool_bytes": 16 * 2**20, "check_trials": 2}
 SESSIONS = 24  # of the referee that are kept open: one for each problem of a usual training
 
 
@@ -96,11 +97,11 @@ def train(
     plan = TrainPlan.load(folder)
     watch = StopWatch()
     with ExitStack() as ending:
-        scorer = _scorer(common, settings, plan, folder, token_file, ending)
+        opened = _scorers(common, settings, plan, folder, token_file, ending)
         ending.enter_context(
             stop_on_signals(watch, lambda: say("stopping after this step; once more to drop what is in hand"))
         )
-        result = run_training(folder, scorer, tell=say, stop=lambda: bool(watch.reason()))
+        result = run_training(folder, *opened, tell=say, stop=lambda: bool(watch.reason()))
     common.show(result, *_in_words(result))
     return 0 if result.finished else EXIT_UNFINISHED
 
@@ -158,23 +159,33 @@ def require_parts(plan: TrainPlan, settings: Settings) -> None:
         require_weights(plan.model)
 
 
-def _scorer(
+def _scorers(
     common: Common, settings: Settings, plan: TrainPlan, folder: Path, token_file: Path | None, ending: ExitStack
-) -> Any:
-    """Whoever scores: nobody for imitation, a server where one is named, else the referee here."""
+) -> tuple[Any, Any]:
+    """How to open whoever scores, and whoever measures: nobody for imitation, a server where one is named."""
     from kernelwright.rl import LocalScorer, RemoteScorer, training_run
 
     if plan.method == "sft":
-        return None
+        return None, None
     if plan.server:
         token = token_file.read_text(encoding="utf-8").strip() if token_file else None
-        return ending.enter_context(RemoteScorer(plan.server, token=token))
-    if plan.task == "schedule":
-        open_ones = {name: value for name, value in QUICK.items() if settings.origin(name) == "default"}
-        settings = settings.with_values("a training of schedules", **open_ones)
+        return (lambda: RemoteScorer(plan.server, token=token)), None
     store = ending.enter_context(common.open_store(settings))
     run_id = ending.enter_context(training_run(store, settings, folder))
-    return ending.enter_context(LocalScorer(settings, store, reward=plan.reward, run_id=run_id, sessions=SESSIONS))
+
+    def opener(chosen: Settings) -> Any:
+        return lambda: LocalScorer(chosen, store, reward=plan.reward, run_id=run_id, sessions=SESSIONS)
+
+    if plan.task == "kernel":
+        return opener(settings), None
+    alone = _with_open(settings, baselines=("eager",))
+    return opener(_with_open(alone, **QUICK)), opener(alone)
+
+
+def _with_open(settings: Settings, **values: Any) -> Settings:
+    """Settings with values wherever they have nothing but a default."""
+    open_ones = {name: value for name, value in values.items() if settings.origin(name) == "default"}
+    return settings.with_values("a training of schedules", **open_ones)
 
 
 def _in_words(result: TrainResult) -> list[Any]:

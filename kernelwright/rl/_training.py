@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +16,14 @@ from kernelwright.records import KnobValue, Record
 from kernelwright.rl._held_out import HeldOut, best_single, held_out
 from kernelwright.rl._plan import PLAN, TrainPlan
 from kernelwright.rl._progress import Progress, read_lines
-from kernelwright.rl._schedule_problems import ScheduleProblem, ScheduleScorer, Twins, captured_all, mean
+from kernelwright.rl._schedule_problems import ScheduleScorer, Twins, captured_all, mean
 from kernelwright.rl._tiny import require_training
 from kernelwright.rl._trl import Course, quiet_environment
 
 if TYPE_CHECKING:
     from kernelwright.rl._scoring import Scorer
 
+_Open = Callable[[], AbstractContextManager["Scorer"]]
 RESULT: Final = "result.json"
 CURVE: Final = "curve.svg"
 SINGLE: Final = "single.json"
@@ -75,7 +77,8 @@ def begin(plan: TrainPlan, folder: Path) -> None:
 
 def run_training(
     folder: Path,
-    scorer: Scorer | None,
+    open_scorer: Callable[[], AbstractContextManager[Scorer]] | None,
+    open_measurer: Callable[[], AbstractContextManager[Scorer]] | None = None,
     *,
     tell: Callable[[str], None] = lambda line: None,
     stop: Callable[[], bool] = lambda: False,
@@ -84,7 +87,9 @@ def run_training(
     """Go through with the training in a folder, from where it was left.
 
     Args:
-        scorer: scores kernels; a schedule policy needs one whose referee is here. None for imitation.
+        open_scorer: opens what scores kernels; a schedule policy needs a scorer whose referee is here. None for
+            imitation.
+        open_measurer: opens what measures a policy on held-out problems, with settings of its own; by default the same.
         stop: asked after each step whether to end; what was reached is kept.
 
     Raises:
@@ -99,62 +104,75 @@ def run_training(
         if plan.method == "sft":
             result = _imitation(course)
         elif plan.task == "schedule":
-            assert scorer is not None
-            result = _policy(course, scorer)  # type: ignore[arg-type]
+            assert open_scorer is not None
+            result = _policy(course, open_scorer, open_measurer or open_scorer)
         else:
-            assert scorer is not None
-            result = _writing(course, scorer)
+            assert open_scorer is not None
+            with open_scorer() as scorer:
+                result = _writing(course, scorer)
     finally:
         course.progress.close()
     _write(folder / RESULT, result.model_dump_json(indent=1) + "\n")
     return result
 
 
-def _policy(course: Course, scorer: ScheduleScorer) -> TrainResult:
-    from kernelwright.rl._policy_training import (
-        POLICY,
-        ROLLOUTS,
-        WARM,
-        reinforce,
-        schedules_of,
-        verdicts_of,
-        warm_start,
-    )
+def _policy(course: Course, open_scorer: _Open, open_measurer: _Open) -> TrainResult:
+    from kernelwright.rl._policy_training import POLICY, verdicts_of
 
     plan, folder = course.plan, course.folder
-    course.tell(f"capturing {len(plan.problems)} problems to train on")
-    problems = list(captured_all(plan.problems, scorer, plan.backend))
     if not (folder / POLICY / CARD).exists():
-        warm_start(course, problems)
-        reinforce(course, problems, Twins(scorer, plan.backend))
+        with open_scorer() as scorer:
+            _learn(course, scorer)  # type: ignore[arg-type]
     interrupted = course.stop()
     found, single = None, dict[str, KnobValue]()
     if plan.held_out and not interrupted:
-        rollouts = read_lines(folder / ROLLOUTS)
-        single = _kept(folder / SINGLE, lambda: best_single(problems, rollouts, scorer, course.tell, course.stop))
-        course.tell(f"capturing {len(plan.held_out)} problems that were held out")
-        held = list(captured_all(plan.held_out, scorer, plan.backend))
-        others = {
-            "default": {one.name: one.default for one in held},
-            "best-single": {one.name: one.projected(single) for one in held},
-            "untrained": schedules_of(folder / WARM, held),
-        }
-        found = held_out(held, schedules_of(folder / POLICY, held), others, scorer, course.tell)
-        _write(folder / "held_out.json", found.model_dump_json(indent=1) + "\n")
+        with open_measurer() as measurer:
+            found, single = _measured(course, measurer)  # type: ignore[arg-type]
     draw_curve(course)
-    return _policy_result(course, problems, found, single, verdicts_of(course), finished=not interrupted)
+    return _policy_result(course, found, single, verdicts_of(course), finished=not interrupted)
+
+
+def _learn(course: Course, scorer: ScheduleScorer) -> None:
+    from kernelwright.rl._policy_training import reinforce, warm_start
+
+    plan = course.plan
+    course.tell(f"capturing {len(plan.problems)} problems to train on")
+    problems = list(captured_all(plan.problems, scorer, plan.backend))
+    warm_start(course, problems)
+    reinforce(course, problems, Twins(scorer, plan.backend))
+
+
+def _measured(course: Course, measurer: ScheduleScorer) -> tuple[HeldOut, dict[str, KnobValue]]:
+    from kernelwright.rl._policy_training import POLICY, ROLLOUTS, WARM, schedules_of
+
+    plan, folder = course.plan, course.folder
+
+    def find_single() -> dict[str, KnobValue]:
+        problems = list(captured_all(plan.problems, measurer, plan.backend))
+        return best_single(problems, read_lines(folder / ROLLOUTS), measurer, course.tell, course.stop)
+
+    single = _kept(folder / SINGLE, find_single)
+    course.tell(f"capturing {len(plan.held_out)} problems that were held out")
+    held = list(captured_all(plan.held_out, measurer, plan.backend))
+    others = {
+        "default": {one.name: one.default for one in held},
+        "best-single": {one.name: one.projected(single) for one in held},
+        "untrained": schedules_of(folder / WARM, held),
+    }
+    found = held_out(held, schedules_of(folder / POLICY, held), others, measurer, course.tell)
+    _write(folder / "held_out.json", found.model_dump_json(indent=1) + "\n")
+    return found, single
 
 
 def _policy_result(
     course: Course,
-    problems: Sequence[ScheduleProblem],
     found: HeldOut | None,
     single: Mapping[str, KnobValue],
     verdicts: int,
     *,
     finished: bool,
 ) -> TrainResult:
-    curve = smoothed_rewards(course.progress.rows, [problem.name for problem in problems])
+    curve = smoothed_rewards(course.progress.rows, course.plan.problems)
     return TrainResult(
         method=course.plan.method,
         task=course.plan.task,

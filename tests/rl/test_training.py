@@ -74,10 +74,13 @@ class Place:
             begin(plan, self.folder)
         reward = TrainPlan.load(self.folder).reward
         with Store.open(self.settings.store) as store, training_run(store, self.settings, self.folder) as run_id:
-            with LocalScorer(
-                self.settings, store, reward=reward, run_id=run_id, sessions=8, open_referee=lambda _: self.referee
-            ) as scorer:
-                return run_training(self.folder, scorer, tell=self.lines.append, **more)
+
+            def opened():
+                return LocalScorer(
+                    self.settings, store, reward=reward, run_id=run_id, sessions=8, open_referee=lambda _: self.referee
+                )
+
+            return run_training(self.folder, opened, tell=self.lines.append, **more)
 
     def learned(self, names=(*TRAINING, *HELD_OUT)):
         with Store.open(self.settings.store) as store:

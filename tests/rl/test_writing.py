@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from click.testing import CliRunner
@@ -47,7 +48,7 @@ def local_folder(tmp_path_factory):
 def trained(tmp_path, scorer=None, **more):
     folder = tmp_path / "training"
     begin(TrainPlan(**{"task": "kernel", "steps": 6, "save_every": 3, "prompts": 1, **more}), folder)
-    return run_training(folder, scorer), folder
+    return run_training(folder, lambda: nullcontext(scorer)), folder
 
 
 def test_the_tiny_model_learns_by_imitation(tmp_path, data):
