@@ -21,6 +21,7 @@ EXIT_UNFINISHED = 4
 # What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged. What was
 # learned from them is measured as everything is, on inputs that no cache holds.
 QUICK = {"looks": (24,), "window_ms": 1.0, "pool_bytes": 16 * 2**20, "check_trials": 2}
+PASSES = 2  # over the schedules of a step: verdicts are dear here, and steps of the optimizer cheap
 SESSIONS = 24  # of the referee that are kept open: one for each problem of a usual training
 
 
@@ -126,6 +127,7 @@ def plan_of(asked: dict[str, Any]) -> TrainPlan:
         if given["method"] == "sft":
             raise UsageError("schedules are learned from verdicts", hint="--method grpo, or --task kernel")
         given.setdefault("reward", "log-speedup")
+        given.setdefault("passes", PASSES)
         if "problems" not in given:
             given["problems"] = TRAINING
             given.setdefault("held_out", HELD_OUT)

@@ -26,8 +26,9 @@ WARM, POLICY, ROLLOUTS = "warm", "policy", "rollouts.jsonl"
 WARM_STEPS: Final = 250
 WARM_BATCH: Final = 64
 WARM_RATE: Final = 3e-3
-SCALE = "none"
-KEPT: Final = 0.5  # share of a drawn schedule's choices that are left at the default
+SCALE: Final = "group"
+ENTROPY: Final = 0.03  # what keeps a policy from settling on what it found first
+KEPT: Final = 0.35  # share of a drawn schedule's choices that are left at the default
 _UNKNOWN_SHARE: Final = 0.05
 
 
@@ -189,6 +190,7 @@ def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins)
         "temperature": plan.temperature,
         "beta": plan.kl,
         "scale_rewards": SCALE,
+        "entropy_coef": ENTROPY,
         "loss_type": "dr_grpo",
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 3,
