@@ -1,4 +1,4 @@
-"""A schedule policy trained by GRPO on real verdicts: does it learn, does that carry over, and what would TPE have found?
+"""A schedule policy trained by GRPO on real verdicts: does it learn, does it carry over, what would TPE have found?
 
     python benchmarks/rl_policy.py --work DIR --output benchmarks/results/MACHINE/rl_policy.json
     python benchmarks/rl_policy.py --work DIR --output FILE --seeds 0 --minutes 3      # a quick look
@@ -12,7 +12,8 @@ same spaces with as many verdicts in all, shared out equally, and the same rewar
 once on the held-out ones themselves, which the policy never saw a verdict of. Its best schedules and the policy's are
 then timed in the same turns. A schedule that is built into machine code that was judged costs neither a verdict.
 
-What is there already in ``--work`` is kept, so that it can be ended and begun again. Give the machine nothing else to do.
+What is there already in ``--work`` is kept, so that it can be ended and begun again. Give the machine nothing else to
+do.
 """
 
 from __future__ import annotations

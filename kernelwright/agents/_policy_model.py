@@ -50,6 +50,8 @@ class PolicyCard(Record):
         verdicts: of the referee that it learned from, each counted once.
         environment: where those were given.
         seed: of the training.
+        defaults: the words for the generator's own choices.
+        lean: what is added to their logits, so that a policy that has learned nothing of a problem leaves it at those.
     """
 
     format: Literal[1] = 1
@@ -61,6 +63,8 @@ class PolicyCard(Record):
     verdicts: int = 0
     environment: str = ""
     seed: int = 0
+    defaults: tuple[str, ...] = ()
+    lean: float = Field(default=0.0, ge=0.0, le=10.0)
 
 
 class _Shape(Record):
@@ -89,6 +93,7 @@ class PolicyModel:
         self._shape = shape
         self._weights = weights
         self._token = {word: place for place, word in enumerate(card.vocabulary)}
+        self._leaning = [self._token[word] for word in card.defaults]
 
     @classmethod
     def load(cls, folder: Path) -> PolicyModel:
@@ -101,6 +106,8 @@ class PolicyModel:
             card = PolicyCard.model_validate_json((folder / CARD).read_text(encoding="utf-8"))
             if UNKNOWN not in card.vocabulary or len(set(card.vocabulary)) < len(card.vocabulary):
                 raise ValueError(f"its vocabulary has a word twice, or lacks {UNKNOWN}")
+            if not set(card.defaults) <= set(card.vocabulary):
+                raise ValueError("a default is no word of its vocabulary")
             shape = _shape_of(json.loads((folder / _CONFIG).read_text(encoding="utf-8")))
             data = _read_bounded(folder / _WEIGHTS)
             weights = _tensors(data)
@@ -156,7 +163,9 @@ class PolicyModel:
             up = y @ weights[f"{at}mlp.up_proj.weight"].T
             x = x + (gate / (1.0 + np.exp(-gate)) * up) @ weights[f"{at}mlp.down_proj.weight"].T
         last = _normed(x[-1:], weights["model.norm.weight"], shape.epsilon)
-        return np.asarray((last @ embedded.T)[0])
+        logits = (last @ embedded.T)[0]
+        logits[self._leaning] += self.card.lean
+        return np.asarray(logits)
 
     def _attend(self, x: np.ndarray, at: str, turned: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         """Causal attention; x: (words, hidden)."""

@@ -21,7 +21,6 @@ EXIT_UNFINISHED = 4
 # What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged. What was
 # learned from them is measured as everything is, on inputs that no cache holds.
 QUICK = {"looks": (24,), "window_ms": 1.0, "pool_bytes": 16 * 2**20, "check_trials": 2}
-PASSES = 2  # over the schedules of a step: verdicts are dear here, and steps of the optimizer cheap
 SESSIONS = 24  # of the referee that are kept open: one for each problem of a usual training
 
 
@@ -47,7 +46,9 @@ SESSIONS = 24  # of the referee that are kept open: one for each problem of a us
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Minutes of training at most.")
 @click.option("--group", type=click.IntRange(2, 64), help="Completions of a prompt; default 8.")
 @click.option("--prompts", type=click.IntRange(1, 64), help="Prompts of a step; default 4.")
-@click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Default 1e-3 (tiny), else 1e-5.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Default 4e-3 (schedules), 1e-3 (tiny) or 1e-5."
+)
 @click.option("--kl", type=click.FloatRange(min=0), help="Weight of the divergence from the start; default 0.")
 @click.option("--turns", type=click.IntRange(1, 16), help="Turns of an episode that writes kernels; default 1.")
 @click.option("--completion-tokens", type=click.IntRange(min=8), help="Tokens of a completion; default 2048.")
@@ -122,12 +123,11 @@ def plan_of(asked: dict[str, Any]) -> TrainPlan:
         raise UsageError("imitate, or learn from verdicts?", hint="--method sft or --method grpo")
     tiny = given.get("model", "tiny") == "tiny"
     task = given.setdefault("task", "schedule" if tiny and given["method"] == "grpo" else "kernel")
-    given.setdefault("learning_rate", 1e-3 if tiny else 1e-5)
+    given.setdefault("learning_rate", 4e-3 if task == "schedule" else 1e-3 if tiny else 1e-5)
     if task == "schedule":
         if given["method"] == "sft":
             raise UsageError("schedules are learned from verdicts", hint="--method grpo, or --task kernel")
         given.setdefault("reward", "log-speedup")
-        given.setdefault("passes", PASSES)
         if "problems" not in given:
             given["problems"] = TRAINING
             given.setdefault("held_out", HELD_OUT)

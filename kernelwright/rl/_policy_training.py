@@ -1,99 +1,43 @@
-"""Training a schedule policy: grammar first, from schedules drawn at random; then GRPO, from the referee's verdicts.
+"""Training a schedule policy by GRPO, from the referee's verdicts.
 
 A group of schedules is drawn for a problem, the generator makes kernels of them, the referee judges each kernel that it
 has not judged yet, and what a schedule earned above its group's mean makes it likelier (Z. Shao et al.,
-arXiv:2402.03300, without the division by the group's deviation, as Z. Liu et al. have it, arXiv:2503.20783: dividing
-would make as much of a group's noise as of another one's differences).
+arXiv:2402.03300).
 """
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kernelwright.agents import CARD, END, GO, START, UNKNOWN, PolicyCard, PolicyModel, decode, read_schedule
-from kernelwright.agents import schedule_words as words_of
+from kernelwright.agents import CARD, END, PolicyCard, PolicyModel, decode, read_schedule, word_of
 from kernelwright.records import KnobValue
 from kernelwright.rl._progress import read_lines, write_lines
 from kernelwright.rl._schedule_problems import ScheduleProblem, Twins, mean
-from kernelwright.rl._tiny import choices_of, save_policy, schedule_model, vocabulary_of
+from kernelwright.rl._tiny import choices_of, legal_model, save_policy, schedule_model, vocabulary_of
 from kernelwright.rl._trl import Course, Watch, common_arguments, ending, train
 
-WARM, POLICY, ROLLOUTS = "warm", "policy", "rollouts.jsonl"
-WARM_STEPS: Final = 250
-WARM_BATCH: Final = 64
-WARM_RATE: Final = 3e-3
+START, POLICY, ROLLOUTS = "start", "policy", "rollouts.jsonl"
+LEAN: Final = 1.0  # added to the logits of defaults: with it, one of two values is drawn in 73% of all cases
+ENTROPY: Final = 0.1  # what keeps a policy from settling on what it found first
 SCALE: Final = "group"
-ENTROPY: Final = 0.03  # what keeps a policy from settling on what it found first
-KEPT: Final = 0.35  # share of a drawn schedule's choices that are left at the default
-_UNKNOWN_SHARE: Final = 0.05
 
 
-def warm_start(course: Course, problems: Sequence[ScheduleProblem]) -> None:
-    """Make a policy that writes legal schedules, each choice the default half of the time, and nothing better.
-
-    It learns from the training problems' words, and from words drawn at random with any choices asked for in any
-    number, so that it answers for spaces that no training problem has. No verdict is asked for.
-    """
+def start(course: Course, problems: Sequence[ScheduleProblem]) -> None:
+    """Make a policy that has learned nothing: what it writes is legal, and leans to the default."""
     import torch
 
-    folder = course.folder / WARM
+    folder = course.folder / START
     if (folder / CARD).exists():
         return
-    plan = course.plan
-    torch.manual_seed(plan.seed)
-    rng = random.Random(plan.seed)
+    torch.manual_seed(course.plan.seed)
     choices = choices_of(problem.plan.space for problem in problems)
     vocabulary = vocabulary_of((problem.words for problem in problems), choices)
     model, _ = schedule_model(vocabulary)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=WARM_RATE)
-    token = {word: place for place, word in enumerate(vocabulary)}
-    said = [word for word in vocabulary if "=" not in word and word[0] not in "?<"]
-    for step in range(WARM_STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = WARM_RATE * min(1.0, (WARM_STEPS - step) / (0.3 * WARM_STEPS))
-        drawn = [_drawn(problems, choices, said, rng) for _ in range(WARM_BATCH)]
-        loss = model(**_batch(drawn, token)).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    save_policy(folder, model, _card(course, vocabulary, verdicts=0))
-
-
-def _drawn(
-    problems: Sequence[ScheduleProblem], choices: Mapping[str, list[KnobValue]], said: Sequence[str], rng: random.Random
-) -> tuple[list[str], list[str]]:
-    """Words of a problem, and a schedule for it that was drawn."""
-    space: Mapping[str, Sequence[KnobValue]]
-    if rng.random() < 0.5:
-        problem = rng.choice(problems)
-        space, words = problem.plan.space, list(problem.words)
-        words = [UNKNOWN if word.startswith("op:") and rng.random() < _UNKNOWN_SHARE else word for word in words]
-    else:
-        space = {name: values for name, values in choices.items() if rng.random() < 0.6} or choices
-        words = [START, *(rng.choice(said) for _ in range(rng.randint(8, 45)))]
-        words += [*(f"?{name}" for name in space), GO]
-    schedule = {name: values[0] if rng.random() < KEPT else rng.choice(values) for name, values in space.items()}
-    return words, words_of(schedule, space)
-
-
-def _batch(drawn: Sequence[tuple[list[str], list[str]]], token: Mapping[str, int]) -> dict[str, Any]:
-    """Tokens padded on the right, with the labels of the answers alone."""
-    import torch
-
-    longest = max(len(words) + len(answer) for words, answer in drawn)
-    ids = torch.zeros(len(drawn), longest, dtype=torch.long)
-    mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
-    for row, (words, answer) in enumerate(drawn):
-        tokens = [token.get(word, token[UNKNOWN]) for word in (*words, *answer)]
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask[row, : len(tokens)] = 1
-        labels[row, len(words) : len(tokens)] = ids[row, len(words) : len(tokens)]
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    defaults = tuple(word_of(choice, values[0]) for choice, values in choices.items())
+    save_policy(folder, model, _card(course, vocabulary, defaults, verdicts=0))
 
 
 class ScheduleReward:
@@ -167,21 +111,19 @@ def _or_mean(reward: float | None, name: str, names: Sequence[str], found: Seque
 
 
 def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins) -> None:
-    """Train the warm policy by GRPO; write what came of it, unless somebody asked for an end before that."""
-    import torch
+    """Train a policy by GRPO; write what came of it, unless somebody asked for an end before that."""
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
     plan = course.plan
     watch = Watch(course)
-    warm = PolicyModel.load(course.folder / WARM)
+    card = PolicyModel.load(course.folder / START).card
     reward = ScheduleReward(course, problems, twins, watch)
-    _, tokenizer = schedule_model(warm.card.vocabulary)
+    _, tokenizer = schedule_model(card.vocabulary)
     rows = [{"prompt": " ".join(problem.words), "problem": problem.name} for problem in problems]
     arguments = {
         **common_arguments(course),
-        "model_init_kwargs": {"dtype": torch.float32},
         "bf16": False,
         "per_device_train_batch_size": plan.group * plan.prompts,
         "num_generations": plan.group,
@@ -197,7 +139,7 @@ def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins)
         "max_grad_norm": 1.0,
     }
     trainer = GRPOTrainer(
-        model=str(course.folder / WARM),
+        model=legal_model(course.folder / START),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         reward_funcs=[reward],
@@ -210,7 +152,9 @@ def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins)
     train(course, trainer)
     if course.stop():  # it is to be gone on with: what there is lies in its checkpoint
         return
-    save_policy(course.folder / POLICY, trainer.model, _card(course, warm.card.vocabulary, verdicts_of(course)))
+    save_policy(
+        course.folder / POLICY, trainer.model, _card(course, card.vocabulary, card.defaults, verdicts_of(course))
+    )
 
 
 def _step_counter(reward: ScheduleReward) -> Any:
@@ -247,7 +191,7 @@ def schedules_of(folder: Path, problems: Sequence[ScheduleProblem]) -> dict[str,
     return {problem.name: decode(model, problem.words, problem.plan.space) for problem in problems}
 
 
-def _card(course: Course, vocabulary: Sequence[str], verdicts: int) -> PolicyCard:
+def _card(course: Course, vocabulary: Sequence[str], defaults: tuple[str, ...], verdicts: int) -> PolicyCard:
     plan = course.plan
     assert plan.backend != "cuda"
     return PolicyCard(
@@ -258,4 +202,6 @@ def _card(course: Course, vocabulary: Sequence[str], verdicts: int) -> PolicyCar
         held_out=plan.held_out,
         verdicts=verdicts,
         seed=plan.seed,
+        defaults=defaults,
+        lean=LEAN,
     )

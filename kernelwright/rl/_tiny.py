@@ -80,6 +80,56 @@ def schedule_model(vocabulary: Sequence[str], hidden: int = HIDDEN) -> tuple[Any
     return LlamaForCausalLM(config), tokenizer
 
 
+def legal_model(folder: Path) -> Any:
+    """A saved policy that gives no probability to what would be no legal schedule, and leans to the default.
+
+    The k-th word after the last word of a problem answers its k-th choice, and after the last choice comes the end. So
+    a policy has no grammar to learn, and whatever is asked of its entropy is asked of legal schedules alone. A policy
+    that was taught the grammar first, on schedules drawn at random, had learned by that to heed no problem's words.
+    """
+    import torch
+    from transformers import LlamaForCausalLM
+
+    card = PolicyCard.model_validate_json((folder / CARD).read_text(encoding="utf-8"))
+    vocabulary = card.vocabulary
+    leaning = torch.tensor([card.lean * (word in card.defaults) for word in vocabulary])
+    go, end = vocabulary.index(GO), vocabulary.index(END)
+    asks = torch.tensor([word.startswith("?") for word in vocabulary])
+    answers = torch.zeros(len(vocabulary), len(vocabulary), dtype=torch.bool)  # by the word that asks
+    for place, word in enumerate(vocabulary):
+        if word.startswith("?"):
+            answers[place] = torch.tensor([one.startswith(f"{word[1:]}=") for one in vocabulary])
+
+    class LegalPolicy(LlamaForCausalLM):  # type: ignore[misc]
+        def forward(self, input_ids: Any = None, logits_to_keep: int = 0, **rest: Any) -> Any:
+            found = super().forward(input_ids=input_ids, logits_to_keep=0, **rest)
+            logits = (found.logits + leaning).masked_fill(~self._legal(input_ids), torch.finfo(found.logits.dtype).min)
+            found.logits = logits[:, -logits_to_keep:] if logits_to_keep else logits
+            return found
+
+        @staticmethod
+        def _legal(ids: Any) -> Any:
+            """(rows, words, vocabulary): what may come after each word."""
+            asked = asks[ids]
+            count = asked.sum(1)
+            order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)
+            queries = torch.gather(ids, 1, order)  # of each row, the words that ask come first, in their order
+            began = torch.cumsum((ids == go).long(), dim=1)
+            done = torch.cumsum(began, dim=1) - 1  # words written after the last of the problem
+            next_one = torch.gather(queries, 1, done.clamp(0, ids.shape[1] - 1))
+            legal = answers[next_one].clone()
+            over = done >= count[:, None]
+            legal[over] = False
+            legal[..., end] |= over
+            legal[began == 0] = True
+            return legal
+
+    model = LegalPolicy.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config.use_cache = False  # what is legal depends on all words
+    model.config.use_cache = False
+    return model
+
+
 def save_policy(folder: Path, model: Any, card: PolicyCard) -> None:
     """Write a policy as :class:`kernelwright.agents.PolicyModel` reads it."""
     folder.mkdir(parents=True, exist_ok=True)

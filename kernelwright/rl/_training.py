@@ -133,17 +133,17 @@ def _policy(course: Course, open_scorer: _Open, open_measurer: _Open) -> TrainRe
 
 
 def _learn(course: Course, scorer: ScheduleScorer) -> None:
-    from kernelwright.rl._policy_training import reinforce, warm_start
+    from kernelwright.rl._policy_training import reinforce, start
 
     plan = course.plan
     course.tell(f"capturing {len(plan.problems)} problems to train on")
     problems = list(captured_all(plan.problems, scorer, plan.backend))
-    warm_start(course, problems)
+    start(course, problems)
     reinforce(course, problems, Twins(scorer, plan.backend))
 
 
 def _measured(course: Course, measurer: ScheduleScorer) -> tuple[HeldOut, dict[str, KnobValue]]:
-    from kernelwright.rl._policy_training import POLICY, ROLLOUTS, WARM, schedules_of
+    from kernelwright.rl._policy_training import POLICY, ROLLOUTS, START, schedules_of
 
     plan, folder = course.plan, course.folder
 
@@ -157,7 +157,7 @@ def _measured(course: Course, measurer: ScheduleScorer) -> tuple[HeldOut, dict[s
     others = {
         "default": {one.name: one.default for one in held},
         "best-single": {one.name: one.projected(single) for one in held},
-        "untrained": schedules_of(folder / WARM, held),
+        "untrained": schedules_of(folder / START, held),
     }
     found = held_out(held, schedules_of(folder / POLICY, held), others, measurer, course.tell)
     _write(folder / "held_out.json", found.model_dump_json(indent=1) + "\n")

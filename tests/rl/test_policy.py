@@ -69,6 +69,33 @@ def test_logits_are_those_of_transformers(policy):
     assert read.tokens(["no such word"]) == read.tokens([UNKNOWN])
 
 
+def test_a_trained_policy_and_the_one_that_is_asked_agree(policy, tmp_path):
+    """What is legal, and the lean to the default, are the same in training as in use; so are the probabilities."""
+    import torch
+
+    from kernelwright.rl._tiny import legal_model
+
+    _, space, words = described("level2/gemm_bias_gelu")
+    card = PolicyModel.load(policy[0]).card
+    defaults = tuple(f"{name}={values[0]}" for name, values in space.items())
+    folder = tmp_path / "leaning"
+    save_policy(folder, policy[1], card.model_copy(update={"defaults": defaults, "lean": 2.0}))
+    model, read = legal_model(folder), PolicyModel.load(folder)
+    schedule = {name: values[-1] for name, values in space.items()}
+    written = schedule_words(schedule, space)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([read.tokens([*words, *written])])).logits[0]
+    for place, (name, values) in enumerate(space.items()):
+        allowed = [f"{name}={value}" for value in values]
+        wanted = read.log_probabilities([*words, *written[:place]], allowed)
+        found = torch.log_softmax(logits[len(words) - 1 + place], dim=0)[read.tokens(allowed)]
+        assert found.numpy() == pytest.approx(wanted, abs=1e-3)
+    ends = torch.softmax(logits[len(words) - 1 + len(space)], dim=0)
+    assert float(ends[read.tokens([END])[0]]) == pytest.approx(1.0)
+    plain = PolicyModel.load(policy[0]).log_probabilities(words, [f"fusion={value}" for value in space["fusion"]])
+    assert read.log_probabilities(words, [f"fusion={value}" for value in space["fusion"]])[0] > plain[0]
+
+
 def test_probabilities_are_over_what_is_allowed(policy):
     read = PolicyModel.load(policy[0])
     _, space, words = described("level1/softmax")

@@ -53,7 +53,7 @@ def plan_for(**more):
         "reward": "log-speedup",
         "steps": 40,
         "save_every": 5,
-        "learning_rate": 2e-3,
+        "learning_rate": 4e-3,
     }
     return TrainPlan(**{**base, **more})
 
@@ -98,10 +98,10 @@ def test_it_learns_what_differs_between_problems(place):
     """On problems that it never saw it beats the default, and the schedule that is best for all training problems."""
     result = place.run(plan_for(steps=60))
     assert result.finished
-    assert result.last > result.first + 0.1
+    assert result.last > result.first + 0.2
     learned = place.learned()
     gains = [worth(name.split("/")[1], learned[name]) - 0.5 for name in HELD_OUT]
-    assert sum(gains) / len(gains) > 0.15, learned
+    assert sum(gains) / len(gains) > 0.3, learned
     assert result.over["default"].low > 1.0
     assert result.over["untrained"].value == pytest.approx(math.exp(sum(gains) / len(gains)), rel=0.05)
     assert result.over["best-single"].value > 1.0
