@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kernelwright.agents._roles import StepContext
+from kernelwright.prompts import KernelView
 
 
 class Memory(Protocol):
@@ -19,6 +20,10 @@ class Memory(Protocol):
         """What Judges found out about this problem and similar ones, a line each, the most severe first."""
         ...
 
+    def contrasts(self, context: StepContext, count: int) -> Sequence[KernelView]:
+        """At most so many kernels of earlier runs for this problem, of different speeds, the slower ones first."""
+        ...
+
 
 class NoMemory:
     """Knows nothing."""
@@ -28,5 +33,9 @@ class NoMemory:
         return ()
 
     def insights(self, context: StepContext) -> Sequence[str]:
+        """None."""
+        return ()
+
+    def contrasts(self, context: StepContext, count: int) -> Sequence[KernelView]:
         """None."""
         return ()

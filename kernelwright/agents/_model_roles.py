@@ -32,6 +32,7 @@ from kernelwright.prompts import DeviceFacts, ExemplarChoice, KernelView, Move, 
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
 _ASKED_AS: Mapping[str, str] = {"tune": "improve"}  # a model sets constants as it changes anything else
+CONTRASTED = 2  # kernels that are compared by their speeds, at least
 _SHOWS_MOVES = frozenset({"new", "improve", "edit"})
 REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-new": KernelReply,
@@ -188,7 +189,7 @@ class ModelCoder(ModelRole):
                 "history": history_of(context),
                 # where nothing is told of earlier kernels, one from nothing is a sample of its own
                 "failures": () if anew and not self.tools.history else context.failures,
-                "inspirations": inspirations_of(context),
+                "inspirations": self._inspirations(context),
                 "contrast": assignment.contrast,
                 **self._remembered(context),
             },
@@ -205,6 +206,14 @@ class ModelCoder(ModelRole):
             "call": asked.call_id,
         }
         return Proposal(candidate_of(source, asked.value.plan, asked.prompt_sha256), asked.value.plan, action)
+
+    def _inspirations(self, context: StepContext) -> Sequence[KernelView]:
+        """What an assignment shows beside its parents; for a contrast, where this run has none, one of earlier runs."""
+        shown = inspirations_of(context)
+        if not context.assignment.contrast or len(shown) >= CONTRASTED:
+            return shown
+        earlier = self.tools.memory.contrasts(context, CONTRASTED)
+        return earlier if len(earlier) >= CONTRASTED else shown
 
     def _remembered(self, context: StepContext) -> dict[str, Any]:
         """What is shown of other problems, of earlier runs, and of the notes on this one."""

@@ -6,6 +6,8 @@ Each is mined once, when it is first asked for, from what the store held when th
 from __future__ import annotations
 
 import difflib
+import math
+import random
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernelwright.agents import Attempt, Coder, ModelRole, StepContext, best_attempt
 from kernelwright.campaign._costs import Costs, learned_costs
 from kernelwright.datasets import operators_of
-from kernelwright.evolution import Library, MeasuredMove, Rank, closeness
-from kernelwright.records import SEVERITIES, Backend, Candidate, Environment, Insight, Problem
+from kernelwright.evolution import Choice, Library, MeasuredMove, Rank, closeness, contrast
+from kernelwright.prompts import KernelView
+from kernelwright.records import SEVERITIES, Backend, Candidate, Environment, Insight, Problem, Status
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
-    from kernelwright.store import Store, StoredInsight
+    from kernelwright.store import Store, StoredInsight, TriedKernel
 
 MOST_TRANSFERS = 8  # moves that a search is offered for a kernel
 DIFF_CHARACTERS = 1500  # of what was changed where a move gained most
@@ -49,6 +52,8 @@ class RunMemory:
         self._judged_in = judged_in
         self._learned: dict[Backend, Costs] = {}
         self._diffs: dict[str, str] = {}
+        self._tried: dict[Backend, Sequence[TriedKernel]] = {}
+        self._sources: Mapping[str, str] = {}
         self._mined: dict[Backend, Library] = {}
         self._said: dict[Backend, Sequence[tuple[StoredInsight, Mapping[str, int]]]] = {}
         self._lock = threading.Lock()  # problems are worked on side by side
@@ -71,6 +76,33 @@ class RunMemory:
                 here = [one for one in found if one.device_class == self._judged_in[backend].device_class]
                 self._said[backend] = [(one, operators_of(sources[one.version])) for one in here]
             return self._said[backend]
+
+    def timed(self, problem: Problem, backend: Backend, baseline: str) -> list[tuple[str, Choice]]:
+        """Of each kernel that was timed for a problem as it is now, on this machine: its latest evaluation and speed.
+
+        The speed is the log of the lower end of the speedup's interval.
+        """
+        with self._lock:
+            if backend not in self._tried:
+                self._tried[backend] = self._store.tried(before_run=self._run_id, backend=backend)
+                self._sources = self._sources or self._store.problem_sources()
+        found: dict[str, tuple[str, Choice]] = {}
+        for row in self._tried[backend]:
+            here = row.problem == problem.id and row.environment == self._judged_in[backend].id
+            speedup = row.speedup.get(baseline) if here and row.status is Status.PASSED else None
+            if speedup is not None and speedup.low > 0 and self._sources.get(row.version) == problem.declared.source:
+                found[row.candidate] = (row.id, Choice(row.candidate, math.log(speedup.low)))
+        return list(found.values())
+
+    def contrasts(self, problem: Problem, context: StepContext, count: int) -> tuple[KernelView, ...]:
+        """See :class:`~kernelwright.agents.Memory`."""
+        timed = self.timed(problem, context.backend, context.baseline)
+        asked = context.assignment
+        rng = random.Random(f"{self._run_id}/{problem.id}/{context.round}/{asked.sample}/{asked.seed}")
+        chosen = contrast([choice for _, choice in timed], count, rng)
+        rows = {choice.sha256: evaluation_id for evaluation_id, choice in timed}
+        evaluations = [self._store.evaluation(rows[choice.sha256]).evaluation for choice in chosen]
+        return tuple(KernelView.of(one.candidate, one.verdict) for one in evaluations)
 
     def diff(self, move: MeasuredMove) -> str:
         """What was changed where a move gained most, as a unified difference cut to a length."""
@@ -166,6 +198,10 @@ class ProblemMemory:
         tags = {one.insight.tag for one in ours}
         others = self._elsewhere(context.backend, _bound(context), tags)[::-1]
         return tuple(_said_line(one) for one in _ranked([*ours, *others])[: self._most_insights])
+
+    def contrasts(self, context: StepContext, count: int) -> tuple[KernelView, ...]:
+        """See :class:`~kernelwright.agents.Memory`."""
+        return self._run.contrasts(self._problem, context, count)
 
     def _elsewhere(self, backend: Backend, bound: str, tags: set[str]) -> list[_Said]:
         """What was found out on problems like this one, of kernels limited by the same, or of what came up here."""

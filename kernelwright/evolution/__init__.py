@@ -20,7 +20,7 @@ from kernelwright.evolution._knobs import SAMPLERS, KnobSearch, KnobSpace, Rank,
 from kernelwright.evolution._library import Library, MeasuredMove, MovePlace, Near
 from kernelwright.evolution._plan import USUAL_WEIGHTS, IslandPlan, SearchPlan
 from kernelwright.evolution._search import Moves, Search
-from kernelwright.evolution._selection import SELECTORS, Choice, selector
+from kernelwright.evolution._selection import SELECTORS, Choice, contrast, selector
 from kernelwright.evolution._similarity import closeness, similarity
 from kernelwright.evolution._strategy import Evolution
 from kernelwright.evolution._tuning import Tried, Tuning, in_words
@@ -66,6 +66,7 @@ __all__ = [
     "Value",
     "axes_named",
     "closeness",
+    "contrast",
     "describe",
     "features_of",
     "in_words",

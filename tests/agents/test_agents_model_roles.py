@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,12 +17,13 @@ from kernelwright.agents import (
     ModelCoder,
     ModelJudge,
     ModelTools,
+    NoMemory,
     RoleFailed,
     StepContext,
     Workbench,
 )
 from kernelwright.agents.llm import Budget, Limits, ModelClient
-from kernelwright.prompts import DeviceFacts, Task
+from kernelwright.prompts import DeviceFacts, KernelView, Task
 from kernelwright.records import Advice, Profile, RunConfig, Status
 from kernelwright.store import Store
 
@@ -87,6 +89,41 @@ def test_a_new_kernel_is_a_candidate_with_its_prompt(playing, store):
     assert provider.requests[0].parameters == {"temperature": 0.5}
     assert "return x + 1" in told(provider)
     assert "32 KiB" in told(provider)
+
+
+class Earlier(NoMemory):
+    """Knows kernels of earlier runs."""
+
+    def __init__(self, *views):
+        self.views = views
+
+    def contrasts(self, context, count):
+        return self.views[:count]
+
+
+def earlier(source, speedup):
+    made = make_candidate(PROBLEM, source)
+    return KernelView.of(made, make_evaluation(made, speedup=speedup).verdict)
+
+
+def test_a_contrast_is_of_earlier_runs_until_this_one_has_kernels_of_two_speeds(playing):
+    memory = Earlier(earlier("SLOW = 1\n", 1.0), earlier("FAST = 1\n", 3.0))
+    ours = [attempt(f"OURS = {number}\n") for number in range(2)]
+
+    def shown(known, memory, contrast=True):
+        coder, provider = playing(ModelCoder, kernel(OTHER))
+        coder = coder.with_tools(replace(coder.tools, memory=memory))
+        hashes = tuple(one.candidate.sha256 for one in known)
+        asked = replace(context(*known), assignment=Assignment(sample=2, inspirations=hashes, contrast=contrast))
+        coder.propose(asked)
+        prompt = told(provider)
+        return [word for word in ("SLOW = 1", "FAST = 1", "OURS = 0", "OURS = 1") if word in prompt]
+
+    assert shown([], memory) == ["SLOW = 1", "FAST = 1"]
+    assert shown(ours[:1], memory) == ["SLOW = 1", "FAST = 1"], "one kernel is no contrast"
+    assert shown(ours, memory) == ["OURS = 0", "OURS = 1"]
+    assert shown([], memory, contrast=False) == []
+    assert shown(ours[:1], Earlier(earlier("SLOW = 1\n", 1.0))) == ["OURS = 0"]
 
 
 @pytest.mark.parametrize("mode", ["repair", "improve", "tune", "simplify", "transfer"])

@@ -13,11 +13,12 @@ def test_offline_is_there():
     assert isinstance(judge_from_spec("offline"), OfflineJudge)
 
 
-def test_what_is_planned_says_so():
-    for build in (coder_from_spec, judge_from_spec):
-        with pytest.raises(UsageError, match="not part of this version") as caught:
-            build("policy:path")
-        assert "offline" in caught.value.hint
+def test_a_policy_that_is_not_there_says_how_to_make_one():
+    with pytest.raises(UsageError, match="no schedule policy") as caught:
+        coder_from_spec("policy:path")
+    assert "rl train" in caught.value.hint
+    with pytest.raises(UsageError, match="unknown judge"):
+        judge_from_spec("policy:path")
 
 
 @pytest.mark.parametrize(

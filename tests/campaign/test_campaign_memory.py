@@ -20,7 +20,7 @@ from campaign_fakes import (
 )
 
 from kernelwright import codegen
-from kernelwright.agents import Attempt, ModelCoder, OfflineCoder
+from kernelwright.agents import Assignment, Attempt, ModelCoder, OfflineCoder, StepContext
 from kernelwright.campaign import Campaign, RunMemory, library_of
 from kernelwright.config import Settings
 from kernelwright.datasets import operators_of
@@ -287,6 +287,39 @@ def test_what_did_not_pay_is_not_offered(store, told):
     assert [m["change"] for m in memory.transfers(OfflineCoder(), attempt_of(problem, {"UNROLL": 1}))] == [
         {"UNROLL": 8}
     ]
+
+
+# --------------------------------------------------------------------------------------- kernels of earlier runs
+
+
+def contrasted(memory, problem, *, round=0, backend="cpp"):
+    context = StepContext(
+        problem=problem, backend=backend, round=round, rounds=4, bench=None, assignment=Assignment(contrast=True)
+    )
+    return [(view.source.strip(), view.speedup["eager"].median) for view in memory.contrasts(context, 2)]
+
+
+def test_a_contrast_is_of_kernels_of_different_speeds_that_earlier_runs_wrote(store, told):
+    """For the very same problem; from one bucket of speed no more than one."""
+    problem, other = told.problem("mine", SOFTMAX), told.problem("other", SOFTMAX)
+    for number, speedup in enumerate((1.0, 1.02, 2.0, 2.03, 4.0)):
+        told.judged(problem, source=f"k{number}\n", speedup=speedup)
+    told.judged(problem, source="wrong\n", speedup=9.0, status=Status.INCORRECT_NUMERICAL)
+    told.judged(other, source="theirs\n", speedup=8.0)
+    memory = memory_of(store, told, problem)
+    drawn = {tuple(contrasted(memory, problem, round=number)) for number in range(12)}
+    assert len(drawn) > 1
+    for slower, faster in drawn:
+        assert faster[1] > 1.5 * slower[1]
+        assert {slower[0], faster[0]} <= {f"k{number}" for number in range(5)}
+    assert contrasted(memory, problem) == contrasted(memory, problem), "the same whenever it is asked"
+    assert contrasted(memory_of(store, told, other), other) == [("theirs", 8.0)]
+
+
+def test_a_contrast_is_not_of_kernels_of_a_problem_that_was_changed_since(store, told):
+    told.judged(told.problem("mine", SOFTMAX), source="old\n", speedup=2.0)
+    changed = told.problem("mine", SOFTMAX + "\n# another one\n")
+    assert contrasted(memory_of(store, told, changed), changed) == []
 
 
 # ------------------------------------------------------------------------------------- an offline run makes moves
