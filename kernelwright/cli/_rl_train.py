@@ -33,6 +33,9 @@ SESSIONS = 24  # of the referee that are kept open: one for each problem of a us
     help="What it writes; default: schedules with --method grpo and the tiny model, else kernels.",
 )
 @click.option(
+    "--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="The language of the kernels; default cpp."
+)
+@click.option(
     "--problem",
     "problems",
     multiple=True,
@@ -49,7 +52,9 @@ SESSIONS = 24  # of the referee that are kept open: one for each problem of a us
 @click.option(
     "--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Default 4e-3 (schedules), 1e-3 (tiny) or 1e-5."
 )
-@click.option("--kl", type=click.FloatRange(min=0), help="Weight of the divergence from the start; default 0.")
+@click.option(
+    "--kl", type=click.FloatRange(min=0), help="Of kernels: weight of the divergence from the start; default 0."
+)
 @click.option("--turns", type=click.IntRange(1, 16), help="Turns of an episode that writes kernels; default 1.")
 @click.option("--completion-tokens", type=click.IntRange(min=8), help="Tokens of a completion; default 2048.")
 @click.option("--lora-rank", type=click.IntRange(0, 256), help="Of adapters; 0 trains the whole model; default 16.")

@@ -32,7 +32,7 @@ class TrainPlan(Record):
         prompts: problems of a step.
         learning_rate: at its highest.
         temperature: at which completions are drawn.
-        kl: weight of the divergence from the model that the training began with.
+        kl: weight of the divergence from the model that the training began with; for writers of kernels.
         passes: optimizer steps that each batch of completions is used for.
         turns: of an episode, where kernels are written.
         completion_tokens: of a completion, at most, where kernels are written.
@@ -77,6 +77,10 @@ class TrainPlan(Record):
             raise ValueError(f"{self.prompts} problems a step, and {len(self.problems)} in all")
         if self.task == "schedule" and self.model != TINY:
             raise ValueError("schedules are written by the tiny model; leave --model out")
+        if self.task == "schedule" and self.kl:
+            raise ValueError("schedules are learned without a divergence from the start; leave --kl out")
+        if self.task == "schedule" and self.backend == "cuda":
+            raise ValueError("the code generator writes no CUDA, so that there are no schedules of it")
         return self
 
     def save(self, folder: Path) -> None:

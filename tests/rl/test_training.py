@@ -252,6 +252,9 @@ def test_scores_of_others_cannot_be_taken_for_rewards(place):
             ["--method", "grpo", "--model", "x", "--task", "schedule", "--problem", "a", "--output", "there"],
             "tiny model",
         ),
+        (["--method", "grpo", "--kl", "0.1", "--output", "there"], "leave --kl out"),
+        (["--method", "grpo", "--backend", "cuda", "--output", "there"], "writes no CUDA"),
+        (["--method", "grpo", "--problem", "level1/no_such", "--output", "there"], "no_such"),
         (["--method", "grpo", "--reward", "gold", "--output", "there"], "no reward is called"),
     ],
 )
@@ -260,6 +263,7 @@ def test_what_does_not_fit_together_is_said_before_anything_begins(tmp_path, mon
     done = CliRunner().invoke(cli, ["rl", "train", *words, "--json"])
     assert done.exit_code != 0
     assert said in done.output or said in str(done.exception)
+    assert not (tmp_path / "there").exists(), "nothing was begun"
 
 
 def test_a_folder_is_not_begun_in_twice(place):
