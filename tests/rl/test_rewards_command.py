@@ -65,8 +65,9 @@ def test_every_formula_is_told_with_its_source_and_what_it_pays(told):
     assert list(found) == list(REWARDS) == list(FORMULAS)
     for name, entry in found.items():
         assert entry["line"]
-        assert (entry["source"] == "this project") == (name == "kernelwright")
-        assert entry["url"].startswith("https://arxiv.org/abs/") == (name != "kernelwright")
+        own = name in ("kernelwright", "log-speedup")
+        assert (entry["source"] == "this project") == own
+        assert entry["url"].startswith("https://arxiv.org/abs/") == (not own)
         assert entry["pays"] == {title: REWARDS[name](attempt) for title, attempt in CANONICAL.items()}
     ours, kevin = found["kernelwright"]["pays"], found["kevin"]["pays"]
     assert (ours["wrong"], ours["right, as fast"], ours["2x, noisy"], ours["cheat, refused"]) == (0.0, 0.1, 0.1, 0.0)
