@@ -22,6 +22,7 @@ from kernelwright.rl import (
     dr_kernel,
     kernelwright_reward,
     kevin,
+    log_speedup,
     smoothed,
     surprising,
 )
@@ -115,6 +116,25 @@ def test_a_figure_that_no_clock_can_give_earns_no_more_than_being_right(sure):
 
 
 # What was published
+
+
+@pytest.mark.parametrize("backend", ["cpp", "triton", "cuda"])
+def test_ours_pays_nothing_for_what_no_device_of_its_own_has_run(backend):
+    """A Triton kernel that an interpreter found right was not run; a C++ kernel that was not timed was."""
+    checked = verdict(stage=Stage.CHECKED).model_copy(update={"backend": backend, "timing": None})
+    timed = verdict({"eager": 2.0, "compile": 2.0}).model_copy(update={"backend": backend})
+    wanted = 0.1 if backend == "cpp" else 0.0
+    for formula in (kernelwright_reward, log_speedup):
+        assert formula(Attempt.of(checked)) == wanted
+        assert formula(Attempt.of(timed)) > 0.1
+    assert auto_triton(Attempt.of(checked)) == 1.0, "who wants to train on what is merely checked has other formulas"
+
+
+def test_the_log_speedup_tells_slow_kernels_apart_and_pays_for_the_better_baseline():
+    assert log_speedup(Attempt(True, speedup=2.0, over_compile=1.5)) == pytest.approx(1.0 + math.log(1.5))
+    assert log_speedup(Attempt(True, speedup=0.8)) == pytest.approx(1.0 + math.log(0.8))
+    assert log_speedup(Attempt(True, speedup=0.01)) == log_speedup(Attempt(True)) == 0.1
+    assert log_speedup(Attempt(False, speedup=9.0)) == 0.0
 
 
 def test_auto_triton_pays_for_tests_and_the_rule():
