@@ -2,8 +2,12 @@
 
 It reads what is known before anything is measured: the operators of the captured graph, and of each region that the
 generator makes of it the kind, the bytes that it moves and its arithmetic intensity (flops a byte), in powers of two;
-how long rows are, and how they divide into vectors; the data types. No name of a problem is among it. Then the choices
-that are to be made are named, in their order; what it writes is one word for each, ``tile=8x3``.
+how many rows there are and how long they are, and how they divide into vectors; the data types. No name of a problem is
+among it. Then the choices that are to be made are named, in their order; what it writes is one word for each,
+``tile=8x3``.
+
+Rows and columns are told in two words each, the half powers of two below and above: ``columns~9 columns~9.5`` for 600.
+Lengths that lie near each other share a word at least, so that what is learned at some reaches those between them.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ def describe_problem(graph: Graph, space: Mapping[str, Sequence[KnobValue]]) -> 
     words += [f"op:{name}" for name in list(operators)[:MOST_OPERATORS]]
     for region in cost["regions"][:MOST_REGIONS]:
         words += _region(region)
-    words += [f"rows~{_power(rows)}" for rows in _rows(graph)]
+    words += [word for rows in _rows(graph) for word in _between("rows", rows)]
     words += _columns(graph)
     return [*words, *(f"?{choice}" for choice in space), GO]
 
@@ -71,6 +75,12 @@ def _power(count: float) -> int:
     return round(math.log2(count)) if count > 1 else 0
 
 
+def _between(name: str, count: float) -> list[str]:
+    """The half powers of two below and above, as their exponents; twice the same where it is one."""
+    halves = 2 * math.log2(count) if count > 1 else 0.0
+    return [f"{name}~{half / 2:g}" for half in (math.floor(halves), math.ceil(halves))]
+
+
 def _timed(shape: Sequence[Any]) -> list[int]:
     return [size.timed for size in shape]
 
@@ -99,5 +109,5 @@ def _columns(graph: Graph) -> list[str]:
     for shape in _shapes(graph):
         length = shape[-1] if shape else 1
         even = next((lanes for lanes in _LANES if length % lanes == 0), 0)
-        words += [f"columns~{_power(length)}", f"columns%{even}"]
+        words += [*_between("columns", length), f"columns%{even}"]
     return words

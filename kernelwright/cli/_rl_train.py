@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXIT_UNFINISHED = 4
 # What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged. What was
 # learned from them is measured as everything is, on inputs that no cache holds.
-QUICK = {"looks": (24,), "window_ms": 1.0, "pool_bytes": 16 * 2**20, "check_trials": 2}
+QUICK = {"looks": (16,), "window_ms": 0.5, "pool_bytes": 64 * 2**20, "check_trials": 2}
 SESSIONS = 24  # of the referee that are kept open: one for each problem of a usual training
 
 
@@ -45,13 +45,13 @@ SESSIONS = 24  # of the referee that are kept open: one for each problem of a us
 @click.option("--held-out", multiple=True, metavar="P", help="Measure on this, before and after (repeatable).")
 @click.option("--data", metavar="PATH", help="For sft: an exported folder, a .jsonl file, or a recording's name.")
 @click.option("--reward", metavar="NAME", help="The formula, see 'rl rewards'; default: log-speedup for schedules.")
-@click.option("--steps", type=click.IntRange(min=1), help="Steps of the optimizer at most; default 400.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Steps of the optimizer at most; default 600 (schedules) or 400."
+)
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Minutes of training at most.")
 @click.option("--group", type=click.IntRange(2, 64), help="Completions of a prompt; default 8.")
 @click.option("--prompts", type=click.IntRange(1, 64), help="Prompts of a step; default 4.")
-@click.option(
-    "--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Default 4e-3 (schedules), 1e-3 (tiny) or 1e-5."
-)
+@click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Default 1e-3 (tiny) or 1e-5.")
 @click.option(
     "--kl", type=click.FloatRange(min=0), help="Of kernels: weight of the divergence from the start; default 0."
 )
@@ -128,11 +128,12 @@ def plan_of(asked: dict[str, Any]) -> TrainPlan:
         raise UsageError("imitate, or learn from verdicts?", hint="--method sft or --method grpo")
     tiny = given.get("model", "tiny") == "tiny"
     task = given.setdefault("task", "schedule" if tiny and given["method"] == "grpo" else "kernel")
-    given.setdefault("learning_rate", 4e-3 if task == "schedule" else 1e-3 if tiny else 1e-5)
+    given.setdefault("learning_rate", 1e-3 if tiny else 1e-5)
     if task == "schedule":
         if given["method"] == "sft":
             raise UsageError("schedules are learned from verdicts", hint="--method grpo, or --task kernel")
         given.setdefault("reward", "log-speedup")
+        given.setdefault("steps", 600)
         if "problems" not in given:
             given["problems"] = TRAINING
             given.setdefault("held_out", HELD_OUT)

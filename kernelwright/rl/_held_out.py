@@ -14,7 +14,7 @@ from kernelwright.rl._schedule_problems import Schedule, ScheduleProblem, Schedu
 if TYPE_CHECKING:
     from kernelwright.campaign import Session
 
-SPARE_S: Final = 30.0  # that a confirmation may take
+SPARE_S: Final = 12.0  # that a confirmation may take
 SINGLES: Final = 3  # schedules beside the default that are tried as the one for all problems
 _RIDGE: Final = 1.0
 Schedules = Mapping[str, Schedule]  # by the name of the problem
@@ -138,9 +138,10 @@ def raced(
     source = problem.source(first)
     if source is None:
         return Raced(ratios=(None,) * len(others), speedup=None, reason="the generator has no kernel for it")
-    source = twins.first(problem, source)
     sources = [problem.source(other) for other in others]
-    firsts = [None if one is None else twins.first(problem, one) for one in sources]
+    known = iter(twins.firsts(problem, [source, *(one for one in sources if one is not None)]))
+    source = next(known)
+    firsts = [None if one is None else next(known) for one in sources]
     rivals = [one for one in dict.fromkeys(firsts) if one is not None and one != source]
     beside = tuple(_candidate(problem, one) for one in rivals)
     evaluation = _judged(scorer, problem, _candidate(problem, source), beside, confirm)

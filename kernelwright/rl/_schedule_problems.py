@@ -119,20 +119,24 @@ class Twins:
         self._by_code: dict[tuple[str, str], str] = {}  # source of the first kernel with this machine code
         self._codes: dict[tuple[str, str], str] = {}
 
-    def first(self, problem: ScheduleProblem, source: str) -> str:
-        """The source of the first kernel that was asked about and has this one's machine code: itself, mostly."""
-        key = (problem.problem.id, source)
-        if key not in self._codes:
-            candidate = Candidate(problem_id=problem.problem.id, source=source, backend=self._backend)
-            code = self._scorer.session(problem.problem, self._backend).machine_code(candidate)
-            self._codes[key] = code or source
-        return self._by_code.setdefault((problem.problem.id, self._codes[key]), source)
+    def firsts(self, problem: ScheduleProblem, sources: Sequence[str]) -> list[str]:
+        """Of each source, that of the first kernel that was asked about and has its machine code: itself, mostly."""
+        where = problem.problem.id
+        unknown = [source for source in dict.fromkeys(sources) if (where, source) not in self._codes]
+        if unknown:
+            candidates = [Candidate(problem_id=where, source=source, backend=self._backend) for source in unknown]
+            built = self._scorer.session(problem.problem, self._backend).build_all(candidates)
+            for source, one in zip(unknown, built, strict=True):
+                self._codes[where, source] = one.machine_code or source
+        return [self._by_code.setdefault((where, self._codes[where, source]), source) for source in sources]
 
     def rewards(self, asked: Sequence[tuple[ScheduleProblem, str]]) -> list[float | None]:
         """The reward of each kernel; None where the machine failed."""
-        firsts = [(problem, self.first(problem, source)) for problem, source in asked]
-        wanted = list(dict.fromkeys((problem.name, source) for problem, source in firsts))
         by_name = {problem.name: problem for problem, _ in asked}
+        own = {name: [source for problem, source in asked if problem.name == name] for name in by_name}
+        found_firsts = {name: iter(self.firsts(by_name[name], sources)) for name, sources in own.items()}
+        firsts = [(problem, next(found_firsts[problem.name])) for problem, _ in asked]
+        wanted = list(dict.fromkeys((problem.name, source) for problem, source in firsts))
         scores = self._scorer.score([by_name[name].request(source) for name, source in wanted])
         self.verdicts += sum(not score.again and not score.fault for score in scores)
         found = dict(zip(wanted, (score.reward for score in scores), strict=True))

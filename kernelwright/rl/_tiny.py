@@ -15,7 +15,8 @@ from kernelwright.records import KnobValue
 
 HIDDEN: Final = 64
 POSITIONS: Final = 128  # words of a problem and its schedule
-_POWERS: Final = {"nodes": 8, "bytes": 34, "intensity": 12, "rows": 24, "columns": 20}
+_POWERS: Final = {"nodes": 8, "bytes": 34, "intensity": 12}
+_HALVES: Final = {"rows": 48, "columns": 40}  # of powers of two
 _BYTE_POSITIONS: Final = 4096
 _CHAT: Final = (
     "{% for m in messages %}<bos>{{ m['role'] }}:{{ m['content'] }}<eos>{% endfor %}"
@@ -45,10 +46,11 @@ def choices_of(spaces: Iterable[Mapping[str, Sequence[KnobValue]]]) -> dict[str,
 
 
 def vocabulary_of(descriptions: Iterable[Sequence[str]], choices: Mapping[str, Sequence[KnobValue]]) -> tuple[str, ...]:
-    """The words of a policy: those of the problems it is trained on, every power of two, and every choice."""
+    """The words of a policy: those of the problems it is trained on, every size, and every choice."""
     special = (PAD, UNKNOWN, START, GO, END)
     seen = {word for words in descriptions for word in words if not word.startswith("?")} - set(special)
     powers = {f"{name}~{power}" for name, most in _POWERS.items() for power in range(most)}
+    powers |= {f"{name}~{half / 2:g}" for name, most in _HALVES.items() for half in range(most)}
     asked = [f"?{choice}" for choice in choices]
     answers = [word_of(choice, value) for choice, values in choices.items() for value in values]
     return (*special, *sorted(seen | powers), *asked, *answers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from campaign_fakes import ENVIRONMENT, make_evaluation
 
 from kernelwright import codegen
 from kernelwright.codegen._capture import capture_entry
-from kernelwright.records import Candidate, Problem, Status, sha256_text
+from kernelwright.records import BuiltCode, Candidate, Problem, Status, sha256_text
 
 Worth = Callable[[str, Mapping[str, Any]], float]  # problem's name, schedule -> log of the speedup over eager
 
@@ -54,6 +54,9 @@ class LandscapeSession:
 
     def machine_code(self, candidate: Candidate) -> str:
         return sha256_text("code" + candidate.source)
+
+    def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
+        return tuple(BuiltCode(machine_code=self.machine_code(candidate)) for candidate in candidates)
 
     def builds_ahead(self, backend: str) -> bool:
         return False

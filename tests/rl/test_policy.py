@@ -69,6 +69,19 @@ def test_logits_are_those_of_transformers(policy):
     assert read.tokens(["no such word"]) == read.tokens([UNKNOWN])
 
 
+def test_lengths_that_lie_near_each_other_share_a_word():
+    """So that what was learned at 500 and 700 columns reaches 600; where they divide is another word."""
+
+    def lengths(columns):
+        _, _, words = described(f"level1/min_with_indices@ROWS=64,COLUMNS={columns}")
+        return [word for word in words if word.startswith("columns~")]
+
+    assert lengths(512) == ["columns~9", "columns~9"]
+    assert lengths(600) == lengths(700) == ["columns~9", "columns~9.5"]
+    assert lengths(800) == ["columns~9.5", "columns~10"]
+    assert lengths(1) == ["columns~0", "columns~0"]
+
+
 def test_a_trained_policy_and_the_one_that_is_asked_agree(policy, tmp_path):
     """What is legal, and the lean to the default, are the same in training as in use; so are the probabilities."""
     import torch

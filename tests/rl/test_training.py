@@ -105,6 +105,8 @@ def test_it_learns_what_differs_between_problems(place):
     assert result.over["default"].low > 1.0
     assert result.over["untrained"].value == pytest.approx(math.exp(sum(gains) / len(gains)), rel=0.05)
     assert result.over["best-single"].value > 1.0
+    idle = {"reciprocal_math": False, "scratch": "keep"}  # nothing speaks for another value of these
+    assert all(one[choice] == idle[choice] for one in learned.values() for choice in idle if choice in one), learned
     assert (place.folder / "curve.svg").read_text().startswith("<svg")
     rows = read_lines(place.folder / "metrics.jsonl")
     assert [row["verdicts"] for row in rows] == sorted(row["verdicts"] for row in rows)
@@ -131,7 +133,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint(tmp_path):
     """It keeps what it had learned by then, and no kernel is judged twice but the one in hand."""
 
     def kill(number):
-        if number == 40:
+        if number == 60:
             raise Killed
 
     place = Place(tmp_path, LandscapeReferee(worth, point=kill))
