@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_it_learns_what_differs_between_problems(place):
     assert any((place.folder / "tensorboard").iterdir())
     looked_at = {p for p, _, confirmed in place.referee.judged if not confirmed}
     assert not looked_at & {f"kernelwright/{name}" for name in HELD_OUT}
+
+
+@pytest.mark.slow
+def test_it_tells_problems_apart_by_noisy_verdicts(tmp_path):
+    """What is right for one problem and wrong for another is worth 22% and 16%, and verdicts scatter by 7%."""
+
+    def quiet(problem, schedule):
+        return 0.25 + 0.5 * worth(problem, schedule)
+
+    def noisy(problem, schedule):
+        return quiet(problem, schedule) + random.Random(f"{problem} {sorted(schedule.items())}").gauss(0.0, 0.07)
+
+    place = Place(tmp_path, LandscapeReferee(noisy))
+    place.run(plan_for(steps=60, learning_rate=2e-3, held_out=()))
+    learned = place.learned()
+    gains = [quiet(name.split("/")[1], schedule) - 0.5 for name, schedule in learned.items()]
+    assert sum(gains) / len(gains) > 0.15, learned
 
 
 def test_every_verdict_is_in_the_store_once(place):
