@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="where trainings go")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--minutes", type=float, default=6.5, help="of training, measuring not counted")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of training, measuring not counted")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
