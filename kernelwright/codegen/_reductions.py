@@ -26,9 +26,10 @@ class RowReductionWriter(LoopWriter):
             op = expr.value.op
             if op in ("argmax", "argmin"):
                 op = "a" + op[3:]
-            self.emit(f"{accumulator(expr)} {name} = {START[op]};")
+            kind = "double" if self._adds_one_by_one(expr) else accumulator(expr)
+            self.emit(f"{kind} {name} = {START[op]};")
             if self.striped:
-                self.emit(f"{accumulator(expr)} {name}_lanes[STRIPE];")
+                self.emit(f"{kind} {name}_lanes[STRIPE];")
                 self.emit(f"std::fill({name}_lanes, {name}_lanes + STRIPE, {name});")
             clauses.setdefault(CLAUSE[op], []).append(name)
             if self._watches_nan(expr):
@@ -40,6 +41,15 @@ class RowReductionWriter(LoopWriter):
                 self.flags[expr] = flag
             self.local[expr] = name
         return clauses
+
+    def _adds_one_by_one(self, expr: Expr) -> bool:
+        """True of a chunk's part of a total in a loop that gathers.
+
+        Compilers leave such loops scalar, so that one float would take each of up to 4096 terms: its error grows with
+        their number, as no vector's does. A double costs a scalar loop nothing.
+        """
+        gathers = any(other.kind == "gather" for other in self.nest.order)
+        return gathers and expr.scope == "all" and expr.value.op == "sum" and expr.value.dtype == "float32"
 
     def _watches_nan(self, expr: Expr) -> bool:
         extreme = expr.value.op in ("amax", "amin", "argmax", "argmin")

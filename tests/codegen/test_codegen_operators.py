@@ -232,6 +232,13 @@ def test_losses(build):
     built.check()
 
 
+def test_a_mean_of_what_is_gathered_is_as_exact_as_any(build):
+    mean = "return x.gather(1, t[:, None]).squeeze(1).exp().mean()"
+    built = build(f"# x t\n{mean}", "torch.randn(4000, 3), torch.randint(0, 3, (4000,))")
+    assert not [r for r in built.generated.report if r["kind"] == "torch"]
+    built.check(draws=16)
+
+
 VIEWS = [
     "x.transpose(1, 2) * 2",
     "x.permute(2, 0, 1) + 1",
