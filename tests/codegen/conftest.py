@@ -82,12 +82,15 @@ class Built:
     ) -> None:
         """Compare with the reference in float64: the error may be ``slack`` times float32's own.
 
-        Of a single number, float32's own error is a matter of luck: several draws of inputs say what it usually is.
+        Of a single number, float32's own error is a matter of luck: there, several draws of inputs are compared
+        together. Outputs of more numbers are compared in the first draw.
         """
         compared = [self._compare(variant, seed, inputs) for seed in range(3, 3 + draws)]
         for found in zip(*compared, strict=True):
-            for mine, eager, _ in found:
-                assert mine.shape == eager.shape
+            if found[0][2].numel() > 1:
+                assert_close(*found[0], slack)
+                continue
+            assert all(mine.shape == eager.shape for mine, eager, _ in found)
             mine, eager, true = (torch.cat([one[place].flatten() for one in found]) for place in range(3))
             assert_close(mine, eager, true, slack)
 
