@@ -201,7 +201,7 @@ def _tail(step: Step, name: str, title: str, options: Mapping[str, Any], taken: 
     helper = writer.write()
     arguments = [Argument(a.kind, a.name if a.name not in taken else f"{a.name}_", a.value) for a in helper.arguments]
     passed = ", ".join(a.name for a in arguments)
-    call = f"{name}_epilogue({{acc}}, {passed}, {{rows}}, {{begin}}, {{count}});"
+    call = f"{name}_epilogue({{acc}}, {passed}, {{rows}}{{begin}}, {{count}});"
     return _Tail(helper.text + "\n", call, arguments, _streams(step, arguments))
 
 
@@ -215,21 +215,24 @@ def _streams(step: Step, arguments: Sequence[Argument]) -> list[str]:
 
 
 def _rows_passed(step: Step, batch: tuple[str, Size], row: tuple[str, Size], sizes: KernelSizes) -> str:
-    """The outer loop variables of an epilogue (or the row of the output) from the batch and row of a tile."""
+    """The outer loop variables of an epilogue, each with a comma after it, from the batch and row of a tile.
+
+    Without an epilogue, the row of the output.
+    """
     flat = f"{batch[0]} * {sizes.expr(row[1], 'rows')} + {row[0]}" if batch[0] else row[0]
     if step.epilogue is None:
         return f"({flat})"
     outer = step.epilogue.outer
     if len(outer) < 2:
-        return flat if outer else ""
+        return f"{flat}, " if outer else ""
     if batch[0] and [lp.extent for lp in outer] == [batch[1], row[1]]:
-        return f"{batch[0]}, {row[0]}"
+        return f"{batch[0]}, {row[0]}, "
     parts = []
     for n, loop in enumerate(outer):
         inner = sizes.expr(product([lp.extent for lp in outer[n + 1 :]], len(row[1].values)), "inner")
         text = f"({flat})" if inner == "1" else f"({flat}) / {inner}"
         parts.append(text if n == 0 else f"{text} % {sizes.expr(loop.extent, 'extent')}")
-    return ", ".join(parts)
+    return "".join(f"{part}, " for part in parts)
 
 
 def _prefetches(tail: _Tail, flat: str, columns: str) -> str:
