@@ -64,7 +64,9 @@ def test_statements_that_fill_a_table_go_with_it():
 
 def test_a_constructor_that_makes_something_else_each_time_is_refused():
     text = (STYLES / "low_precision_sequential.py").read_text(encoding="utf-8")
-    grown = "        torch.styles_built = getattr(torch, 'styles_built', 2) + 1\n        dims = [torch.styles_built] * 2\n"
+    grown = (
+        "        torch.styles_built = getattr(torch, 'styles_built', 2) + 1\n        dims = [torch.styles_built] * 2\n"
+    )
     reply = capture_entry({"source": text.replace("        self.net =", f"{grown}        self.net ="), "mode": "eval"})
     assert not reply["ok"]
     assert "the constructor cannot be carried over: it makes other parameters" in reply["reason"]
