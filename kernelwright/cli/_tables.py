@@ -10,7 +10,7 @@ from kernelwright.cli._lint import marked
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kernelwright.campaign import RunResult
+    from kernelwright.campaign import CampaignResult, RunResult
     from kernelwright.cli._lint import Findings
     from kernelwright.records import Speedup, Verdict
 
@@ -160,6 +160,15 @@ def variant_lines(rows: Sequence[RunResult]) -> list[str]:
         if row.too_small:
             lines.append(f"{row.problem}: too small to time: {row.too_small}")
     return lines
+
+
+def unjudged_lines(result: CampaignResult) -> list[str]:
+    """How many problems ended without a verdict, and why each did; nothing where none did."""
+    ended = result.unjudged
+    if not ended:
+        return []
+    count = f"{len(ended)} of {len(result.rows)} problems ended without a verdict"
+    return [f"{count}:", *(f"  {row.problem}: {row.reason}" for row in ended)]
 
 
 def weak_sandbox(layers: Sequence[str]) -> str:

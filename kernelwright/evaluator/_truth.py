@@ -20,7 +20,7 @@ from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _generators as generators
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._call import CallPlan
-from kernelwright.evaluator._client import Client, WorkerFailed
+from kernelwright.evaluator._client import Client, WorkerFailed, readable
 from kernelwright.evaluator._fresh import like_slots
 from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
 from kernelwright.sandbox import SharedMemory
@@ -200,7 +200,7 @@ class OracleSession:
                 drawn = (self._generated(variant, generator) for generator in archive)
                 archived.append(tuple(trial for trial, reason in drawn if trial is not None and not reason))
             except WorkerFailed as failed:
-                raise reference_error(self._problem, failed, constants) from None
+                raise reference_error(self._problem, failed, constants, self._client.tail()) from None
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
@@ -234,7 +234,7 @@ class OracleSession:
                     reasons[at].append(reason)
                     trials += [trial] if trial is not None and not reason else []
             except WorkerFailed as failed:
-                raise reference_error(self._problem, failed, constants) from None
+                raise reference_error(self._problem, failed, constants, self._client.tail()) from None
             variants.append(variant)
             archived.append(tuple(trials))
         admissions = tuple(Admission(g, tuple(r)) for g, r in zip(wanted, reasons, strict=True))
@@ -544,19 +544,24 @@ def reference_error(
 ) -> KernelwrightError:
     """What the oracle or a twin died of: the problem's fault with its line, or the machine's where none is to be seen.
 
-    ``output`` is the tail of what the worker printed; it is what a worker that never came up has to say.
+    The machine's it is where a worker died before any of the problem's code ran, or was killed by no limit of ours.
+    ``output`` is the tail of what the worker printed; it is what a worker that gave no reason has to say.
     """
     failure = failed.failure
+    last = output.strip().rpartition("\n")[2][-300:].strip()
+    said = f": {readable(last)}" if last and failure.kind == "died" else ""
     if failure.kind == "died" and failure.exit is not None:
-        killed = failure.exit.reason == "signal" and failure.exit.signal == signal.SIGKILL  # by no limit of ours
-        if killed or failure.exit.reason == "exit":
+        killed = failure.exit.reason == "signal" and failure.exit.signal == signal.SIGKILL
+        if killed or failure.phase == "load":
             return MachineError(
-                f"the reference's worker {failure.message}", hint=output[-500:].strip() or "try: kernelwright doctor"
+                f"the reference's worker {failure.message}{said}",
+                hint="is there memory to spare? 'kernelwright doctor' says what this machine can do",
             )
     where = "" if failure.line is None else f", line {failure.line}"
+    whose = "the reference's worker " if failure.kind == "died" else ""
     variant = f" (variant {dict(constants)})" if constants else ""
     return InvalidReferenceError(
-        f"{problem.id}{where}: {failure.message}{variant}",
+        f"{problem.id}{where}: {whose}{failure.message}{said}{variant}",
         hint="the reference itself does not work; mend the problem file",
         problem=problem.id,
         line=failure.line,

@@ -158,7 +158,8 @@ def test_a_fault_of_the_machine_is_tried_again_and_then_left_for_another_time(se
     bench = Bench(settings, store, FakeReferee({}, faults={"one": [fault], "two": [fault, fault]}))
     result = bench.work()
     assert bench.states == {"one": "done", "two": "failed"}
-    assert (result.status, result.rows[1].retry) == ("paused", True)
+    assert (result.status, result.rows[1].retry) == ("finished", True)
+    assert [row.problem for row in result.unjudged] == [PROBLEMS[1].id]
     assert bench.work().status == "finished"
     assert len(ASKED) == 6
 
