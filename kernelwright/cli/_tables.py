@@ -225,6 +225,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
             lines.append(f"too small to time: {verdict.too_small}")
     if verdict.own_kernel_label is not None and verdict.own_kernel_share is not None:
         lines.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})")
+    elif verdict.own_kernel_label is not None:
+        lines.append(f"own kernels: {verdict.own_kernel_label}, torch does the reference's arithmetic")
     if verdict.profile:
         known = "no time was measured" if verdict.timing is None else f"bound by {verdict.profile.bound}"
         lines.append(f"profile ({verdict.profile.rung}): {known}")

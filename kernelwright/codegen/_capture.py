@@ -17,7 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+from kernelwright.datasets._runtime import (
+    ReferenceFault,
+    load_reference,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    settle_device,
+)
 
 FORMAT = 1
 _CONSTANT_LIMIT = 4096  # elements of an embedded constant tensor
@@ -67,6 +74,7 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
     model = make_model(module, make_init_inputs(module, 0))
     inputs = make_inputs(module, 0)
     model.train(mode == "train")
+    settle_device(model, inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

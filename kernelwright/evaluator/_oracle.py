@@ -331,7 +331,7 @@ class Oracle(Runner):
         return {"read": read}
 
     def do_work(self, fds: list[int], size: int, inputs: list[Any]) -> dict[str, Any]:
-        """The floating-point operations of one call; see ``_work``."""
+        """The floating-point operations of one call, and in how many steps torch does them; see ``_work``."""
         import torch
 
         from kernelwright.evaluator._work import OperatorLog
@@ -341,7 +341,7 @@ class Oracle(Runner):
         arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in values]
         with torch.no_grad(), OperatorLog() as log:
             (self.call or self.model)(*arguments)
-        return {"flops": log.flops}
+        return {"flops": log.flops, "steps": log.steps}
 
     def do_collect(self, fds: list[int], size: int) -> None:
         """Write the last truth into the arena, in the layout that was answered."""

@@ -142,6 +142,7 @@ class CheckSet(NamedTuple):
     trials: tuple[tuple[Trial, ...], ...]  # by variant
     reserve: tuple[Trial, ...]  # of the first variant with the first weights: revealed only among timed calls
     flops: int  # of one call of the first variant
+    steps: int  # in which torch does them: operators that compute something
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
     archived: tuple[tuple[Trial, ...], ...] = ()
     archive: str = ""
@@ -188,7 +189,7 @@ class OracleSession:
         variants, trials, archived = [], [], []
         read: tuple[int, ...] = ()
         reserve: tuple[Trial, ...] = ()
-        flops = 0
+        flops = steps = 0
         for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
             try:
                 variant = self._describe(constants)
@@ -196,7 +197,7 @@ class OracleSession:
                 reserve = reserve or kept
                 if i == 0:
                     read = self._read(variant, found[0])
-                    flops = self._flops(variant, found[0])
+                    flops, steps = self._work(variant, found[0])
                 drawn = (self._generated(variant, generator) for generator in archive)
                 archived.append(tuple(trial for trial, reason in drawn if trial is not None and not reason))
             except WorkerFailed as failed:
@@ -205,7 +206,7 @@ class OracleSession:
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
         used = archive_id(archive) if any(archived) else ""
-        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, read, tuple(archived), used)
+        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, steps, read, tuple(archived), used)
 
     def admit(
         self, wanted: Sequence[InputGenerator], device_class: DeviceClass, draws: int = 2
@@ -240,7 +241,7 @@ class OracleSession:
         admissions = tuple(Admission(g, tuple(r)) for g, r in zip(wanted, reasons, strict=True))
         kept = [admission.generator for admission in admissions if admission.admitted]
         empty = tuple(() for _ in variants)
-        checks = CheckSet(secrets.token_hex(8), tuple(variants), empty, (), 0, (), tuple(archived), archive_id(kept))
+        checks = CheckSet(secrets.token_hex(8), tuple(variants), empty, (), 0, 0, (), tuple(archived), archive_id(kept))
         return checks, admissions
 
     def _generated(self, variant: Variant, generator: InputGenerator) -> tuple[Trial | None, str]:
@@ -360,8 +361,9 @@ class OracleSession:
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
 
-    def _flops(self, variant: Variant, trial: Trial) -> int:
-        return int(self._ask("work", variant, trial.data)["flops"])
+    def _work(self, variant: Variant, trial: Trial) -> tuple[int, int]:
+        reply = self._ask("work", variant, trial.data)
+        return int(reply["flops"]), int(reply["steps"])
 
     def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:
         """The variant with one more draw; a share ``kept`` of every tensor's numbers stays as in the one before."""

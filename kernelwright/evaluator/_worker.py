@@ -414,6 +414,7 @@ class Runner:
         return {
             "operators": log.names(),
             "flops": log.flops,
+            "steps": log.steps,
             "calls": calls if fits else [],
             "launches": launches if self._pretends else None,
             "seen_launches": inline.seen_launches(),
@@ -476,6 +477,7 @@ class Runner:
         return {
             "operators": log.names(),
             "flops": log.flops,
+            "steps": log.steps,
             "calls": [],
             "launches": None,
             "device": seen,
