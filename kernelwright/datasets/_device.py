@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["meant_device", "pretended_device"]
+__all__ = ["default_device_kept", "meant_device", "pretended_device"]
 
 _CUDA = torch.device("cuda", 0)
 _PROPERTIES = SimpleNamespace(
@@ -161,6 +161,13 @@ def meant_device() -> Iterator[None]:
             yield
         return
     with _Elsewhere(torch.device("cuda", torch.cuda.current_device())):
+        yield
+
+
+@contextlib.contextmanager
+def default_device_kept() -> Iterator[None]:
+    """Within it, the default device cannot be changed where no device is there that it could be changed to."""
+    with _replaced(torch, {} if torch.cuda.is_available() else _DEFAULT):
         yield
 
 

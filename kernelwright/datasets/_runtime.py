@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from kernelwright.datasets._device import meant_device, pretended_device
+from kernelwright.datasets._device import default_device_kept, meant_device, pretended_device
 from kernelwright.datasets._double import LOW_FLOATS, DispatchMode, double_twin, in_double
 
 __all__ = [
@@ -108,9 +108,8 @@ def load_reference(source: str, variant: Mapping[str, Any]) -> types.ModuleType:
 
     try:
         with _stage("import"):
-            on_meant_device(source, execute)
-            if torch.get_default_device().type == "cuda" and not torch.cuda.is_available():
-                torch.set_default_device(None)
+            with default_device_kept():
+                on_meant_device(source, execute)
         _require_contract(module)
         for name, value in variant.items():
             if name not in module.__dict__:

@@ -47,7 +47,7 @@ _ALLOWED = tuple(
     re.compile(pattern)
     for pattern in (
         r"-O[0-3sg]?|-Ofast",
-        r"-f[a-z][a-z0-9-]*(=[a-z0-9.+-]+)?",
+        r"-fPIC|-f[a-z][a-z0-9-]*(=[a-z0-9.+-]+)?",
         r"-m[a-z0-9][a-z0-9.+-]*(=[a-z0-9.,+-]+)?",
         r"-D[A-Za-z_]\w*(=[^\0\n]{0,4096})?",
         r"-std=(c|gnu)\+\+[0-9a-z]{2}",
