@@ -19,7 +19,14 @@ from torch import nn
 
 from kernelwright.codegen._constructor import constructor_module
 from kernelwright.codegen._graph import CARRIES, FORMAT, Carry, CodegenError
-from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+from kernelwright.datasets._runtime import (
+    ReferenceFault,
+    load_reference,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    settle_device,
+)
 
 _CONSTANT_LIMIT = 4096  # elements of an embedded constant tensor
 
@@ -70,6 +77,7 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
     model = make_model(module, make_init_inputs(module, 0))
     inputs = make_inputs(module, 0)
     model.train(mode == "train")
+    settle_device(model, inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
