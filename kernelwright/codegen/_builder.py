@@ -35,11 +35,12 @@ class Builder:
 
     Args:
         variants: how many shape variants there are.
-        halves: True where float16 and bfloat16 can be generated.
+        backend: the language that is written: ``cpp`` or ``triton``.
     """
 
-    def __init__(self, variants: int, *, halves: bool = False) -> None:
-        self.variants = variants
+    def __init__(self, variants: int, backend: str = "cpp") -> None:
+        self.variants, self.backend = variants, backend
+        halves = backend == "triton"
         self.rank = {**_RANK, **(dict.fromkeys(HALVES, 2.5) if halves else {})}
         self.floats = ("float32", *(HALVES if halves else ()))  # what heavy operators are generated for
         self.values: list[Value] = []

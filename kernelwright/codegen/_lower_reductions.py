@@ -109,12 +109,13 @@ def _norm(b: Builder, x: Value, order: Any = 2, dims: Any = None, keepdim: bool 
     raise Unsupported(f"norm of order {order}")
 
 
-@lowering("cumsum")
-def _cumsum(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Value:
+@lowering("cumsum", "cumprod")
+def _scan(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Value:
+    kind = b.origin[1].split(".")[0]
     x = _float_input(b, x, dtype)
-    if x.dtype not in b.floats:
-        raise Unsupported(f"cumsum of {x.dtype}")
-    return b.make("scan", (x,), x.shape, x.dtype, "cumsum", dim=dim_of(x, dim))
+    if x.dtype not in b.floats or not x.shape:
+        raise Unsupported(f"{kind} of {x.dtype}")
+    return b.make("scan", (x,), x.shape, x.dtype, kind, dim=dim_of(x, dim), kind=kind)
 
 
 @lowering("gather")

@@ -78,7 +78,7 @@ def pool_function(value: Value, name: str, title: str, variants: int) -> Functio
     """Max or average pooling over the last two dims."""
     x: Value = value.args[0]
     largest = value.attrs["kind"] == "max"
-    whole = bool(value.attrs.get("include_pad")) or not any(any(p.values) for p in value.attrs["padding"])
+    whole = bool(value.attrs.get("include_pad"))
     parts = {
         "name": name,
         "title": title,
@@ -103,7 +103,7 @@ def pool_function(value: Value, name: str, title: str, variants: int) -> Functio
 
 _SCAN_ROWS = """
 // {title}
-// LANES rows at a time, so that their dependent additions overlap; sums are kept in double, as a long chain needs.
+// LANES rows at a time, so that their dependent steps overlap; {what} are kept in double, as a long chain needs.
 extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_t rows, int64_t cols) {{
     constexpr int64_t LANES = {lanes};
     #pragma omp parallel for schedule(static) if (rows * cols > 65536)
@@ -111,20 +111,21 @@ extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_
         const int64_t lanes = std::min(LANES, rows - first);
         const float* in_rows = in + first * cols;
         float* out_rows = out + first * cols;
-        double sums[LANES] = {{0}};
+        double totals[LANES];
+        std::fill(totals, totals + LANES, {start});
         if (lanes == LANES) {{
             for (int64_t j = 0; j < cols; ++j) {{
                 #pragma GCC unroll {lanes}
                 for (int64_t lane = 0; lane < LANES; ++lane) {{
-                    sums[lane] += in_rows[lane * cols + j];
-                    out_rows[lane * cols + j] = (float)sums[lane];
+                    totals[lane] {join}= in_rows[lane * cols + j];
+                    out_rows[lane * cols + j] = (float)totals[lane];
                 }}
             }}
         }} else {{
             for (int64_t lane = 0; lane < lanes; ++lane) {{
                 for (int64_t j = 0; j < cols; ++j) {{
-                    sums[lane] += in_rows[lane * cols + j];
-                    out_rows[lane * cols + j] = (float)sums[lane];
+                    totals[lane] {join}= in_rows[lane * cols + j];
+                    out_rows[lane * cols + j] = (float)totals[lane];
                 }}
             }}
         }}
@@ -133,7 +134,7 @@ extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_
 """
 _SCAN_COLUMNS = """
 // {title}
-// The running sums of a block of columns advance together.
+// The running {what} of a block of columns advance together.
 extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_t outer, int64_t steps,
                        int64_t width) {{
     const int64_t blocks = (width + BLOCK - 1) / BLOCK;
@@ -143,12 +144,13 @@ extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_
         const int64_t count = std::min<int64_t>(BLOCK, width - begin);
         const float* in_row = in + row * steps * width + begin;
         float* out_row = out + row * steps * width + begin;
-        double sums[BLOCK] = {{0}};
+        double totals[BLOCK];
+        std::fill(totals, totals + BLOCK, {start});
         for (int64_t k = 0; k < steps; ++k) {{
             #pragma omp simd
             for (int64_t v = 0; v < count; ++v) {{
-                sums[v] += in_row[k * width + v];
-                out_row[k * width + v] = (float)sums[v];
+                totals[v] {join}= in_row[k * width + v];
+                out_row[k * width + v] = (float)totals[v];
             }}
         }}
     }}
@@ -157,15 +159,17 @@ extern "C" void {name}(const float* __restrict in, float* __restrict out, int64_
 
 
 def scan_function(value: Value, name: str, title: str, variants: int, lanes: int = 8) -> Function:
-    """A running sum along one dim."""
+    """A running sum or product along one dim."""
     x: Value = value.args[0]
+    adds = value.attrs["kind"] == "cumsum"
+    parts = {"start": "0.0" if adds else "1.0", "join": "+" if adds else "*", "what": "sums" if adds else "products"}
     dim = value.attrs["dim"]
     outer, inner = product(x.shape[:dim], variants), product(x.shape[dim + 1 :], variants)
     arguments = [Argument("tensor", "in", x), Argument("tensor", "out", value)]
     if inner.equals(1):
         sizes = [("rows", outer), ("cols", x.shape[dim])]
-        text = _SCAN_ROWS.format(name=name, title=title, lanes=lanes)
+        text = _SCAN_ROWS.format(name=name, title=title, lanes=lanes, **parts)
     else:
         sizes = [("outer", outer), ("steps", x.shape[dim]), ("width", inner)]
-        text = _SCAN_COLUMNS.format(name=name, title=title)
+        text = _SCAN_COLUMNS.format(name=name, title=title, **parts)
     return Function(name, text, arguments + [Argument("size", n, s) for n, s in sizes])
