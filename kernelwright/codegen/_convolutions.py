@@ -20,6 +20,7 @@ from kernelwright.codegen._products import (
     rows_passed,
     sizes_of,
     tail_of,
+    widen,
 )
 from kernelwright.codegen._size import Size
 
@@ -43,7 +44,7 @@ _HEAD = """
     const int64_t pad_d = {pad_d}, pad_h = {pad_h}, pad_w = {pad_w};
     const int64_t dilation_d = {dilation_d}, dilation_h = {dilation_h}, dilation_w = {dilation_w};
     const int64_t group_channels = {group_channels}, group_filters = {group_filters};
-"""
+{widened}"""
 _STRAIGHT = """\
     const int64_t terms = group_channels * kernel_d * kernel_h * kernel_w;
     const int64_t span_d = std::max(in_d + pad_d, (out_d - 1) * stride_d + (kernel_d - 1) * dilation_d + 1);
@@ -209,11 +210,13 @@ def conv_function(step: Step, name: str, title: str, variants: int, options: Map
     memory = [("image_in", operand_memory(x, variants)), ("filters_in", operand_memory(weight, variants))]
     arguments, names = operands(memory, tail)
     sizes = sizes_of(tail)
+    widened = widen(memory[1:], names, sizes, variants)
     grouped = not groups.equals(1)
     first_filter = "group * group_filters + " if grouped else ""
     fields = _window(value, sizes, variants)
     fields |= {
-        "helper": tail.helper, "title": title, "x": names["image_in"], "weight": names["filters_in"],
+        "widened": widened, "helper": tail.helper, "title": title,
+        "x": names["image_in"], "weight": names["filters_in"],
         "comment": _TRANSPOSED_COMMENT if transposed else _STRAIGHT_COMMENT,
         "group_channels": sizes.expr(x.shape[1] // groups, "channels"),
         "group_filters": sizes.expr(value.shape[1] // groups, "n_filters"),

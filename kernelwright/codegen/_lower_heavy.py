@@ -29,16 +29,19 @@ def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = Fals
     return b.make("matmul", (left, right), shape, left.dtype, transposed=transposed)
 
 
-@lowering("matmul", "mm", "bmm")
+@lowering("matmul", "mm", "bmm", "mv", "dot")
 def _matmul(b: Builder, left: Value, right: Value) -> Value:
+    if len(right.shape) == 1:  # a sum over each row: a matrix of one column would be copied for nothing
+        return b.reduce("sum", b.pointwise("mul", left, right), [len(left.shape) - 1], False, name="product")
     return product_of(b, left, right)
 
 
 @lowering("linear")
 def _linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    if len(x.shape) < 2:
-        raise Unsupported("linear on a vector")
-    y = product_of(b, x, weight, transposed=True)
+    if len(x.shape) == 1:
+        y: Value = _matmul(b, weight, x)
+    else:
+        y = product_of(b, x, weight, transposed=True)
     return y if bias is None else b.pointwise("add", y, bias, name="linear")
 
 
@@ -182,20 +185,22 @@ def _pool(
         (none, given[-1]) if rank == 1 else given[-2:] for none, given in zip(missing, columns, strict=True)
     ]
     plane = spatial[-2:] if rank > 1 else [one, *spatial]
-    y = _pool_plane(b, y, kind, across, plane, more)
+    y = _pool_plane(b, y, kind, across, plane, more, "float32" if rank == 3 and kind == "avg" else x.dtype)
     if rank == 3:
         y = b.reshape(y, [*lead, image[0], plane[0] * plane[1]])
         along = [(given[0], none) for none, given in zip(missing, columns, strict=True)]
-        y = _pool_plane(b, y, kind, along, [spatial[0], plane[0] * plane[1]], more)
+        y = _pool_plane(b, y, kind, along, [spatial[0], plane[0] * plane[1]], more, x.dtype)
     return b.reshape(y, [*lead, *spatial])
 
 
 def _pool_plane(
-    b: Builder, x: Value, kind: str, columns: Sequence[tuple[Size, ...]], plane: Sequence[Size], more: dict[str, Any]
-) -> Value:
+    b: Builder, x: Value, kind: str, columns: Sequence[tuple[Size, ...]], plane: Sequence[Size], more: dict[str, Any],
+    dtype: str = "",
+) -> Value:  # fmt: skip
     """Pooling over the last dims, as many as ``plane`` has."""
     attrs = dict(zip(("kernel", "stride", "padding", "dilation"), columns, strict=True))
-    return b.make("pool", (x,), (*x.shape[: -len(plane)], *plane), x.dtype, f"{kind}_pool", kind=kind, **attrs, **more)
+    shape = (*x.shape[: -len(plane)], *plane)
+    return b.make("pool", (x,), shape, dtype or x.dtype, f"{kind}_pool", kind=kind, **attrs, **more)
 
 
 @lowering("max_pool1d", "max_pool2d", "max_pool3d")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.codegen._ir import STORED_TYPES, Index, Program, Value, through_view
+from kernelwright.codegen._ir import HALVES, STORED_TYPES, Index, Program, Value, through_view
 from kernelwright.codegen._kernel import Argument, Function, NestWriter
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._nest import Nest, NotFusible, analyse, is_element
@@ -50,8 +50,10 @@ def _writable(step: Step, program: Program, *, splits: bool) -> bool:
         simple = len(value.shape) == 4 and not value.attrs["transposed"] and value.attrs["groups"].equals(1)
         return plain and simple and value.attrs["named"] is None
     if step.kind == "conv":
-        return value.dtype == "float32"
-    return (split_layout if splits else matrix_layout)(value, program.variants) is not None
+        return True
+    if splits:
+        return split_layout(value, program.variants) is not None
+    return matrix_layout(value, program.variants, copies=True) is not None
 
 
 def operand_memory(value: Value, variants: int) -> Value:
@@ -98,13 +100,15 @@ class Layout:
     inner: Loop | None = None
 
 
-def _access(value: Value, index: Index, variants: int) -> tuple[Value, Affine] | None:
-    while value.is_view:
-        found = through_view(value, index, variants)
+def _access(value: Value, index: Index, variants: int, copies: bool = False) -> tuple[Value, Affine] | None:
+    """The memory of an operand and the place in it; with ``copies``, memory may be made for a view."""
+    shown, place = value, index
+    while shown.is_view:
+        found = through_view(shown, place, variants)
         if found is None:
-            return None
-        value, index = value.args[0], found
-    return value, linearise(index, value.shape, variants)
+            return (value, linearise(index, value.shape, variants)) if copies else None
+        shown, place = shown.args[0], found
+    return shown, linearise(place, shown.shape, variants)
 
 
 def split_layout(value: Value, variants: int) -> Layout | None:
@@ -125,11 +129,12 @@ def _views(value: Value) -> Iterator[Value]:
         yield value
 
 
-def matrix_layout(value: Value, variants: int, split: Size | None = None) -> Layout | None:
+def matrix_layout(value: Value, variants: int, split: Size | None = None, *, copies: bool = False) -> Layout | None:
     """The access pattern of a product, or None where an operand is no strided matrix.
 
     Args:
         split: the extent of the inner one of two loops over the depth; None for one loop.
+        copies: take an operand that is none as a copy of its own.
     """
     left, right = value.args
     leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
@@ -144,8 +149,8 @@ def matrix_layout(value: Value, variants: int, split: Size | None = None) -> Lay
 
     batch_right = leading if len(right.shape) > 2 else []
     ends = (*at(n), depth) if value.attrs["transposed"] else (depth, *at(n))
-    a = _access(left, (*at(*leading, m), depth), variants)
-    b = _access(right, (*at(*batch_right), *ends), variants)
+    a = _access(left, (*at(*leading, m), depth), variants, copies)
+    b = _access(right, (*at(*batch_right), *ends), variants, copies)
     if a is None or b is None:
         return None
     layout = Layout(leading, m, n, k, a, b, inner)
@@ -271,6 +276,17 @@ def operands(pairs: Sequence[tuple[str, Value]], tail: Tail) -> tuple[list[Argum
     return arguments, names
 
 
+def widen(pairs: Sequence[tuple[str, Value]], names: dict[str, str], sizes: KernelSizes, variants: int) -> str:
+    """Statements that copy operands of two bytes an element into floats; ``names`` are those of the copies then."""
+    lines = []
+    for name, value in pairs:
+        if value.dtype in HALVES:
+            given, count = names[name], sizes.expr(product(value.shape, variants), f"{name}_count")
+            lines.append(f"    const std::vector<float> wide_{name}({given}, {given} + {count});\n")
+            names[name] = f"wide_{name}.data()"
+    return "".join(lines)
+
+
 _NAMES = """
 a b packed panel acc row begin count group block blocks panels vectors panel_size share batch job first last p
 i r width first_row last_row tile_rows m n depth
@@ -280,7 +296,7 @@ _GEMM = """
 {helper}// {title}
 // Panels of B are packed a group at a time (a group stays in L2); tiles of rows then run over the group's panels.
 {signature}
-    const int64_t vectors = ({n} + LANES - 1) / LANES, panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
+{widened}    const int64_t vectors = ({n} + LANES - 1) / LANES, panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
     const int64_t panel_size = {depth} * TILE_VECTORS * LANES;
     const int64_t group = std::max<int64_t>(1, std::min(panels, GROUP_FLOATS / panel_size));
     const int64_t share = ({m} + omp_get_max_threads() - 1) / omp_get_max_threads();
@@ -321,13 +337,14 @@ _GEMM = """
 def gemm_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
     """A matrix product with its epilogue."""
     value = step.values[0]
-    layout = matrix_layout(value, variants)
+    layout = matrix_layout(value, variants, copies=True)
     assert layout is not None
     tail = tail_of(step, name, title, options, _RESERVED)
     arguments, names = operands([("a", layout.left[0]), ("b", layout.right[0])], tail)
     sizes = sizes_of(tail)
     m, n, depth = (sizes.expr(lp.extent, t) for lp, t in ((layout.m, "m"), (layout.n, "n"), (layout.k, "depth")))
-    (_, a), (_, b) = layout.left, layout.right
+    (left, a), (right, b) = layout.left, layout.right
+    widened = widen([("a", left), ("b", right)], names, sizes, variants)
     batches = product([lp.extent for lp in layout.batch], variants)
     variables, decode = _decoded(layout.batch, sizes)
     count = sizes.expr(batches, "batches")
@@ -340,7 +357,7 @@ def gemm_function(step: Step, name: str, title: str, variants: int, options: Map
     rows = rows_passed(step, batch, ("i + r", layout.m.extent), sizes)
     flat = f"batch * {m} + i + r" if layout.batch else "i + r"
     fields = {
-        "helper": tail.helper, "title": title, "m": m, "n": n, "depth": depth, "decode": decode,
+        "helper": tail.helper, "title": title, "widened": widened, "m": m, "n": n, "depth": depth, "decode": decode,
 
         "jobs": ("" if count == "1" else f"{count} * ") + "blocks",
         "work": " * ".join([*([count] if count != "1" else []), m, n, depth]),
