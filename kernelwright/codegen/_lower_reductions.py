@@ -225,12 +225,18 @@ def _instance_norm(
 def _own_statistics(
     b: Builder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> list[Value]:
-    """Normalised by mean and variance of each channel of the input itself: instance norm becomes this."""
-    dims = [d for d in range(len(x.shape)) if d != 1]
-    normalised, mean, rstd = _normalised(b, x, dims, eps)
-    vectors = [None if v is None else b.unsqueeze_to(v, len(x.shape), 1) for v in (weight, bias)]
-    saved = [b.reshape(value, [x.shape[1]]) for value in (mean, rstd)]
-    return [_affine(b, normalised, vectors[0], vectors[1]), *saved]
+    """Normalised by mean and variance of each channel of the input itself.
+
+    Instance norm becomes this, with batch and channels in one dim; they are taken apart again.
+    """
+    image, rank = x, len(x.shape)
+    if x.op == "reshape" and x.shape[0].equals(1) and x.args[0].shape[2:] == x.shape[2:]:
+        image = x.args[0]
+    dims = list(range(2, rank)) if image.shape[0] * image.shape[1] == x.shape[1] else [0, *range(2, rank)]
+    normalised, mean, rstd = _normalised(b, image, dims, eps)
+    vectors = [None if v is None else b.reshape(v, mean.shape) for v in (weight, bias)]
+    out = b.reshape(_affine(b, normalised, vectors[0], vectors[1]), x.shape)
+    return [out, *(b.reshape(value, [x.shape[1]]) for value in (mean, rstd))]
 
 
 def _running_norm(

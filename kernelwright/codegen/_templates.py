@@ -13,8 +13,8 @@ _POOL_WINDOW = """struct {name}_window {{
 _POOL_BODY = """
 // One output row: the window's rows are taken together column by column, then windows along the row.
 template <int64_t KERNEL, int64_t STRIDE>
-static void {name}_plane(const {type}* in, {out_type}* out, float* line, int64_t height, int64_t width,
-                         int64_t out_height, int64_t out_width, const {name}_window& window) {{
+static void {name}_plane(const {type}* in, {out_type}* out, float* line, float* results, int64_t height,
+                         int64_t width, int64_t out_height, int64_t out_width, const {name}_window& window) {{
     const int64_t kernel = KERNEL ? KERNEL : window.width, stride = STRIDE ? STRIDE : window.stride_w;
     float* middle = line + window.pad_w;
     for (int64_t y = 0; y < out_height; ++y) {{
@@ -30,11 +30,22 @@ static void {name}_plane(const {type}* in, {out_type}* out, float* line, int64_t
             for (int64_t j = 0; j < width; ++j) middle[j] = {combine_rows};
         }}
         {out_type}* out_row = out + y * out_width;
+        if (KERNEL == 0) {{
+            std::fill(results, results + out_width, {start});
+            for (int64_t k = 0; k < kernel; ++k) {{
+                const float* from = line + k * window.dilation_w;
+                #pragma omp simd
+                for (int64_t j = 0; j < out_width; ++j) {{
+                    const float next = from[j * stride], result = results[j];
+                    results[j] = {combine};
+                }}
+            }}
+        }}
         #pragma omp simd
         for (int64_t j = 0; j < out_width; ++j) {{
-            float result = line[j * stride];
+            float result = KERNEL == 0 ? results[j] : line[j * stride];
             #pragma GCC unroll 8
-            for (int64_t k = 1; k < kernel; ++k) {{
+            for (int64_t k = 1; k < KERNEL; ++k) {{
                 const float next = line[j * stride + k * window.dilation_w];
                 result = {combine};
             }}
@@ -62,11 +73,11 @@ extern "C" void {name}(const {type}* in, {out_type}* out, int64_t planes, int64_
     if (kernel_w == 3 && stride_w == 1) plane = {name}_plane<3, 1>;
     #pragma omp parallel if (planes * height * width > 65536)
     {{
-        std::vector<float> line(line_size, {start});
+        std::vector<float> line(line_size + out_width, {start});
         #pragma omp for schedule(static)
         for (int64_t p = 0; p < planes; ++p) {{
-            plane(in + p * height * width, out + p * out_height * out_width, line.data(), height, width, out_height,
-                  out_width, window);
+            plane(in + p * height * width, out + p * out_height * out_width, line.data(), line.data() + line_size,
+                  height, width, out_height, out_width, window);
         }}
     }}
 }}
