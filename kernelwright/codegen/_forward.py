@@ -176,14 +176,17 @@ class ForwardWriter:
         """A convolution by the library."""
         x, weight = (self.tensor(a) for a in value.args)
         parts = [x, weight] if bias is None else [x, weight, self.tensor(bias)]
-        for key, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            pair = value.attrs[key]
-            if not all(p.equals(default) for p in pair):
-                texts = [self.sizes.expr(p) for p in pair]
-                parts.append(f"{key}={texts[0] if texts[0] == texts[1] else f'({texts[0]}, {texts[1]})'}")
+        for key, default in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1)):
+            given = value.attrs[key]
+            if key == "padding" and value.attrs["named"]:
+                parts.append(f"padding={value.attrs['named']!r}")
+            elif not all(p.equals(default) for p in given):
+                texts = [self.sizes.expr(p) for p in given]
+                parts.append(f"{key}={texts[0] if len(set(texts)) == 1 else '(' + ', '.join(texts) + ')'}")
         if not value.attrs["groups"].equals(1):
             parts.append(f"groups={self.sizes.expr(value.attrs['groups'])}")
-        self.assign(value, f"F.conv2d({', '.join(parts)})")
+        name = f"conv{'_transpose' if value.attrs['transposed'] else ''}{len(value.shape) - 2}d"
+        self.assign(value, f"F.{name}({', '.join(parts)})")
 
     def extern(self, value: Value) -> None:
         """An operator that stays in torch, exactly as it was captured."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kernelwright.codegen._convolutions import conv_function
 from kernelwright.codegen._file import (
     Generated,
     carried,
@@ -23,7 +24,7 @@ from kernelwright.codegen._kernel import Function, NestWriter
 from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan, fold_biases, make_plan
-from kernelwright.codegen._products import conv_function, gemm_function
+from kernelwright.codegen._products import gemm_function
 from kernelwright.codegen._schedule import CHOICES, CONSTANTS, complete, relevant
 from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
