@@ -7,6 +7,8 @@ import json
 import pyarrow.parquet
 import pytest
 
+from kernelwright.errors import InvalidReferenceError, MachineError
+
 TIMES = {1: 4.0, 2: 1.0, 3: 4.0}
 
 
@@ -121,6 +123,21 @@ def test_one_command_writes_judges_and_reports_and_goes_on_where_it_was(terminal
     listed = terminal.json("bench", "list")["benches"]
     assert [(found["bench"], found["samples"]) for found in listed] == [("mine", 2)]
     assert terminal.json("bench", "report", "mine")["problems"] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(InvalidReferenceError, 1), (RecursionError, 1), (MachineError, 3)],
+)
+def test_a_problem_without_a_verdict_is_named_and_the_others_go_on(terminal, words, error, code):
+    terminal.referee.faults = {"plus": [error("line 7 raises"), error("line 7 raises")]}
+    data = terminal.json("bench", "run", "mine", *words, code=code)
+    assert (data["status"], data["exit_code"]) == ("finished", code)
+    (ended,) = data["without_verdict"]
+    assert "line 7 raises" in ended["reason"]
+    assert len(terminal.referee.judged) == 1
+    terminal.referee.faults = {"plus": [error("line 7 raises"), error("line 7 raises")]}
+    assert "1 of 2 problems ended without a verdict:" in terminal("bench", "run", "mine", code=code).stdout
 
 
 def test_writing_and_judging_are_commands_of_their_own(terminal, words):

@@ -194,3 +194,44 @@ def test_exporting_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=SCRIPT.parents[2])
     assert done.stdout.strip() == "False", done.stderr
+
+
+NAMES_A_DEVICE = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super(Model, self).__init__()
+        self.shift = torch.ones(4).cuda()
+
+    def forward(self, x):
+        return x + self.shift.to("cuda")
+
+
+def get_inputs():
+    return [torch.randn(8, 4, device="cuda")]
+
+
+def get_init_inputs():
+    return []
+"""
+ADDS = """import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return x + 1
+"""
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, and the file may well name it")
+def test_a_file_whose_reference_names_a_device_works_without_one(tmp_path):
+    problem = Problem(id="file/named", suite="file", level=1, name="named", source=NAMES_A_DEVICE)
+    path = tmp_path / "named.py"
+    path.write_text(export_module(problem, candidate(ADDS)))
+    done = run(str(path))
+    assert done.returncode == 0, done.stderr
+    assert "largest difference: 0.0" in done.stdout
+    assert "pretended CUDA device" not in export_module(PROBLEM, candidate()), "other files do without it"
