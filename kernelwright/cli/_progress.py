@@ -234,8 +234,8 @@ class LiveProgress:
 
     def _print_row(self, problem: str, row: Mapping[str, Any]) -> None:
         ending = describe_ending(row)
-        said = self._escape(f"{ending.outcome}: {ending.figures}")
-        self._progress.console.print(f"{ending.mark} [bold]{self._escape(problem)}[/bold] {said}")
+        said = f"[bold]{self._escape(problem)}[/bold]: {self._escape(ending.outcome)}\n  {self._escape(ending.figures)}"
+        self._progress.console.print(f"{ending.mark} {said}")
 
 
 class _LiveContext:
