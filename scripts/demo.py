@@ -74,8 +74,8 @@ def commands(plan: Plan) -> list[list[str]]:
 def run_command(words: Sequence[str], *, patience_s: float = PATIENCE_S) -> int:
     """Run a program to its end and return its exit code, which is 128 and a signal's number where one ended it.
 
-    SIGINT, SIGTERM and SIGHUP, unless they are ignored here, end the program and all that it started before this
-    returns. It gets SIGINT, once more after ``patience_s``, and is killed with its process group where that is no help.
+    SIGINT, SIGTERM and SIGHUP, unless they are ignored here, end the program before this returns. It gets SIGINT, once
+    more after ``patience_s``, and is killed with its process group where that is no help; sandboxes end with it.
     """
     ends = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
     # They wait in the kernel while they are blocked, so that none is lost before the program is started.
