@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-adversarial test-browser test-docker test-gpu check format clean
+.PHONY: help setup demo demo-full test test-adversarial test-browser test-docker test-gpu check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -11,8 +11,11 @@ help:
 setup: ## install everything that is missing: system packages, virtual environment, dependencies
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" sh scripts/setup.sh
 
-demo: setup ## optimise ten problems, replay two that a language model wrote, check a Triton kernel
+demo: setup ## a few minutes: optimise two problems, replay one that a language model wrote, check a Triton kernel
 	@$(BIN)/python scripts/demo.py
+
+demo-full: setup ## the same with ten problems and two recorded ones: a quarter of an hour, more where it is busy
+	@$(BIN)/python scripts/demo.py --full
 
 test: setup ## run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile \

@@ -4,7 +4,7 @@ A fenced block of README.md or docs/guide.md runs unless its info string says ``
 must end with exit code 0, or with N where the info string has ``exit=N``; ``file=NAME`` writes the block to a file
 instead. In a ``console`` block, lines after ``$`` are commands, and the lines below each are its standard output or its
 standard error, in which ``...`` stands for anything. The blocks of a document run in order, in one empty folder.
-``HASH`` stands for the kernel that the latest run won.
+``HASH`` stands for the kernel of the latest run that has one.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Reader:
         """The text with ``HASH`` replaced."""
         if not re.search(r"\bHASH\b", text):
             return text
-        won = next(run["run"] for run in self.told("runs", "list")["runs"] if run["won"])
-        return re.sub(r"\bHASH\b", self.told("runs", "show", won)["problems"][0]["candidate"][:12], text)
+        found = next(run["run"] for run in self.told("runs", "list")["runs"] if run["right"])
+        return re.sub(r"\bHASH\b", self.told("runs", "show", found)["problems"][0]["candidate"][:12], text)
 
     def told(self, *words: str) -> Any:
         """What a command says in JSON."""

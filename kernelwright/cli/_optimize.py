@@ -336,10 +336,13 @@ def _print_report(
         console.print(line, soft_wrap=True, highlight=False)
     if warning := weak_sandbox(layers):
         console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
-    won = [row for row in result.rows if row.candidate]
+    right = [row for row in result.rows if row.candidate]
     worked_on = [row for row in result.rows if not row.skipped]
     ended = f", {len(result.unjudged)} without a verdict" if result.unjudged else ""
-    console.print(f"run {result.run_id}: {len(won)} of {len(worked_on)} problems{ended}, {duration(result.seconds)}")
-    if won:
-        export = f"kernelwright kernels export {short(won[0].candidate)} -o FILE{store_flag}"
+    count = f"right kernels for {len(right)} of {len(worked_on)} problems"
+    console.print(f"run {result.run_id}: {count}{ended}, {duration(result.seconds)}", soft_wrap=True)
+    if right:
+        speedups = ((row, row.speedup.get(settings.baselines[0])) for row in right)
+        first = next((row for row, speedup in speedups if speedup is not None and speedup.faster), right[0])
+        export = f"kernelwright kernels export {short(first.candidate)} -o FILE{store_flag}"
         console.print(f"export a kernel: {export}", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernelwright.cli._common import say, stderr_console
 from kernelwright.cli._tables import duration, milliseconds, short
@@ -52,14 +52,34 @@ def first_line(text: str, limit: int = 100) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def describe_row(row: Mapping[str, Any]) -> str:
-    """A finished problem in one line."""
+class Ending(NamedTuple):
+    """How a problem ended: a mark for a live display (rich markup), a few words, and the figures."""
+
+    mark: str
+    outcome: str
+    figures: str
+
+
+def describe_ending(row: Mapping[str, Any]) -> Ending:
+    """A finished problem in one line. "Faster" is said of the baselines over which the row claims it, and of no other.
+
+    Args:
+        row: a ``RunResult`` as plain JSON.
+    """
     if row["state"] == "pending":
-        return f"{row['rounds']} sample{'s' * (row['rounds'] != 1)}, not judged"
+        return Ending("[dim]·[/dim]", "written", f"{row['rounds']} sample{'s' * (row['rounds'] != 1)}, not judged")
     if row["candidate"] is None:
-        return f"no kernel: {first_line(row['reason'])}"
-    speedup = describe_speedup(row["speedup"]) or f"stage {row['stage']}"
-    return f"{speedup}, kernel {short(row['candidate'])}, {duration(row['seconds'])}"
+        return Ending("[red]✗[/red]", "FAILED", f"no kernel: {first_line(row['reason'])}")
+    kernel = f"kernel {short(row['candidate'])}, {duration(row['seconds'])}"
+    if not row["speedup"]:
+        return Ending("[green]✓[/green]", "right, not timed", f"stage {row['stage']}, {kernel}")
+    figures = f"{describe_speedup(row['speedup'])}, {kernel}"
+    beaten = [name for name, speedup in row["speedup"].items() if speedup["faster"]]
+    if not beaten:
+        return Ending("[yellow]=[/yellow]", "right, not faster", figures)
+    deciding = next(iter(row["speedup"]))
+    mark = "[green]✓[/green]" if deciding in beaten else "[yellow]=[/yellow]"
+    return Ending(mark, f"faster than {' and '.join(beaten)}", figures)
 
 
 class Tracker:
@@ -170,7 +190,8 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
         told = data["bottleneck"] if data["mode"] == "stop" else f"{data['plan']} ({data['bottleneck']})"
         return [f"    {data['mode']}: {first_line(told, 120)}"]
     if event.kind == "problem-finished":
-        return [f"  {_ending(data['row'])}: {describe_row(data['row'])}"]
+        ending = describe_ending(data["row"])
+        return [f"  {ending.outcome}: {ending.figures}"]
     if event.kind == "stopping":
         return ["stopping after the work in flight; press Ctrl-C again to drop it"]
     if event.kind == "note":
@@ -178,12 +199,6 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "awaiting":
         return [f"awaiting a reply: {place}.reply.md" for place in tracker.awaited]
     return []
-
-
-def _ending(row: Mapping[str, Any]) -> str:
-    if row["state"] == "pending":
-        return "written"
-    return "won" if row["candidate"] else "FAILED"
 
 
 class LiveProgress:
@@ -218,8 +233,9 @@ class LiveProgress:
         )
 
     def _print_row(self, problem: str, row: Mapping[str, Any]) -> None:
-        mark = {"won": "[green]✓[/green]", "written": "[dim]·[/dim]"}.get(_ending(row), "[red]✗[/red]")
-        self._progress.console.print(f"{mark} [bold]{self._escape(problem)}[/bold] {self._escape(describe_row(row))}")
+        ending = describe_ending(row)
+        said = f"[bold]{self._escape(problem)}[/bold]: {self._escape(ending.outcome)}\n  {self._escape(ending.figures)}"
+        self._progress.console.print(f"{ending.mark} {said}")
 
 
 class _LiveContext:

@@ -64,13 +64,13 @@ def list_runs(common: Common, limit: int) -> None:
     with common.open_store(settings, readonly=True) as store:
         found = store.runs(limit=limit)
         rows = {run.id: rows_of(store, run.id) for run in found}
-    made = table("run", "status", "started", ">problems", ">won", ">time", "coder")
+    made = table("run", "status", "started", ">problems", ">right", ">time", "coder")
     data = []
     for run in found:
-        won = sum(row.candidate is not None for row in rows[run.id])
+        right = sum(row.candidate is not None for row in rows[run.id])
         started = str(run.created_at)[:19].replace("T", " ")
         made.add_row(
-            run.id, run.status, started, str(len(rows[run.id])), str(won), duration(run.seconds), run.config.coder
+            run.id, run.status, started, str(len(rows[run.id])), str(right), duration(run.seconds), run.config.coder
         )
         data.append(
             {
@@ -78,7 +78,7 @@ def list_runs(common: Common, limit: int) -> None:
                 "status": run.status,
                 "created_at": run.created_at,
                 "problems": len(rows[run.id]),
-                "won": won,
+                "right": right,
                 "seconds": run.seconds,
                 "coder": run.config.coder,
             }

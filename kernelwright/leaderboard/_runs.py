@@ -43,13 +43,13 @@ def latest_of(store: Store, run_id: str) -> Latest | None:
 
 
 def run_list(store: Store, *, before: str | None, limit: int) -> list[dict[str, Any]]:
-    """Runs, the latest first, with how many problems they have and won."""
+    """Runs, the latest first, with how many problems they have, and for how many a right kernel."""
     rows = store.query(
         "SELECT runs.id, runs.status, runs.seconds, runs.created_at, "
         "json_extract(config_json, '$.recipe') AS recipe, json_extract(config_json, '$.coder') AS coder, "
         "json_extract(config_json, '$.backend') AS backend, "
         "(SELECT count(*) FROM run_problems WHERE run_id = runs.id) AS problems, "
-        "(SELECT count(*) FROM run_problems WHERE run_id = runs.id AND state = 'done') AS won, "
+        "(SELECT count(*) FROM run_problems WHERE run_id = runs.id AND state = 'done') AS 'right', "
         "(SELECT coalesce(sum(evaluations), 0) FROM tallies WHERE run_id = runs.id) AS evaluations "
         "FROM runs WHERE ? IS NULL OR runs.id < ? ORDER BY runs.id DESC LIMIT ?",
         [before, before, limit],

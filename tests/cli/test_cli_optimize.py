@@ -46,6 +46,37 @@ def test_progress_goes_to_stderr_as_plain_lines(terminal):
     assert "round 2/3" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("confirmed", "said"),
+    [
+        (2.0, "faster than eager and compile: 2.00x eager [1.96, 2.04], 1.20x compile"),
+        (0.94, "faster than compile: 0.94x eager [0.92, 0.96], 1.20x compile"),
+        (None, "right, not faster: 0.94x eager [0.92, 0.96]"),
+    ],
+)
+def test_faster_is_said_of_the_baselines_that_are_beaten_alone(terminal, monkeypatch, confirmed, said):
+    import campaign_fakes
+
+    if confirmed is None:
+        defaults = {**campaign_fakes.make_evaluation.__kwdefaults__, "compiled": None}
+        monkeypatch.setattr(campaign_fakes.make_evaluation, "__kwdefaults__", defaults)
+    terminal.referee.confirmed_speedups = dict.fromkeys(("v0", "v1", "v2"), confirmed or 0.94)
+    told = terminal.optimize(SOFTMAX).stderr
+    assert f"  {said}" in told
+    assert "won" not in told
+
+
+def test_a_faster_kernel_is_offered_for_export_before_one_that_is_not(terminal):
+    slow = dict.fromkeys(("v0", "v1", "v2"), 0.94)
+    terminal.referee.confirmed_speedups = slow
+    terminal.referee.point = lambda where: slow.clear() if where == "open layer_norm" else None
+    shown = terminal.optimize(SOFTMAX, LAYER_NORM).stdout
+    first, second = terminal.json("runs", "show", "last")["problems"]
+    assert (first["speedup"]["eager"]["faster"], second["speedup"]["eager"]["faster"]) == (False, True)
+    assert "right kernels for 2 of 2 problems" in shown
+    assert f"kernels export {second['candidate'][:12]}" in shown
+
+
 def test_json_is_one_object_with_every_row(terminal):
     data = terminal.json("optimize", SOFTMAX, LAYER_NORM, "--coder", "scripted", "--judge", "scripted")
     assert data["status"] == "finished"
@@ -165,7 +196,7 @@ def test_runs_list_show_cancel(terminal):
     terminal.referee.faults = {"layer_norm": [MachineError("x"), MachineError("no pulse")]}
     terminal.optimize(SOFTMAX, LAYER_NORM, code=1)
     listed = terminal.json("runs", "list")["runs"]
-    assert [(run["status"], run["problems"], run["won"]) for run in listed] == [("finished", 2, 1)]
+    assert [(run["status"], run["problems"], run["right"]) for run in listed] == [("finished", 2, 1)]
     assert listed[0]["run"] in terminal("runs", "list").stdout
     shown = terminal.json("runs", "show", listed[0]["run"])
     assert shown["config"]["rounds"] == 3

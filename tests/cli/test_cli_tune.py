@@ -113,7 +113,7 @@ def test_without_time_it_ends_with_4_and_resumes(tuned, problem_file):
 def test_its_runs_are_shown_like_others(tuned):
     data = tuned.tune()
     (run,) = tuned.json("runs", "list")["runs"]
-    assert (run["run"], run["coder"], run["won"]) == (data["run_id"], "tune", 1)
+    assert (run["run"], run["coder"], run["right"]) == (data["run_id"], "tune", 1)
     (row,) = tuned.json("runs", "show", "last")["problems"]
     assert (row["candidate"], row["confirmed"], row["reason"]) == (data["best"], True, data["summary"])
     shown = tuned.json("kernels", "show", data["best"])

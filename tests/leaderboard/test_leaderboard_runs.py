@@ -45,9 +45,9 @@ def test_runs_are_listed_the_latest_first(world, browser):
     assert "/home/somebody" not in page.source
     rows = browser.rows("/runs.json")
     assert [row["id"] for row in rows] == [new, old]
-    assert {key: rows[1][key] for key in ("problems", "won", "evaluations", "seconds", "coder")} == {
+    assert {key: rows[1][key] for key in ("problems", "right", "evaluations", "seconds", "coder")} == {
         "problems": 2,
-        "won": 1,
+        "right": 1,
         "evaluations": 2,
         "seconds": 90.0,
         "coder": "replay:tape.jsonl",
