@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+PLACES: Mapping[str, Sequence[str]] = runpy.run_path(str(ROOT / "tests" / "suite_phases.py"))["PLACES"]
 ELSEWHERE = "not adversarial and not docker and not gpu and not browser"
 SIDE_BY_SIDE = ["--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 NO_TESTS = 5  # pytest's exit status
@@ -31,24 +33,38 @@ LONG_S = 5  # shorter files need no place in the order
 
 
 class Phase(NamedTuple):
-    """A phase: its name, which tests it has, and pytest's options for it."""
+    """A phase: its name, which tests it has and where they lie, and pytest's options for it."""
 
     name: str
     tests: str
+    places: Sequence[str]
     options: Sequence[str]
 
 
+def paths(mark: str) -> list[str]:
+    """Where the tests with a mark lie, as pytest is told."""
+    return [f"tests/{place}" for place in PLACES[mark]]
+
+
 PHASES = (
-    Phase("side by side", "not limits and not alone", ["-n", "logical", *SIDE_BY_SIDE]),
-    Phase("two at a time", "limits", ["-n", "2", *SIDE_BY_SIDE]),
-    Phase("one after another", "alone", []),
+    Phase("side by side", "not limits and not alone", ["tests"], ["-n", "logical", *SIDE_BY_SIDE]),
+    Phase("two at a time", "limits", paths("limits"), ["-n", "2", *SIDE_BY_SIDE]),
+    Phase("one after another", "alone", paths("alone"), []),
 )
 
 
 def command_of(phase: Phase, *, whole: bool, tally: Path, more: Sequence[str] = ()) -> list[str]:
     """The command that runs a phase."""
     sampled = [] if whole else ["--sampled"]
-    words = ["-m", f"({phase.tests}) and {ELSEWHERE}", *phase.options, *sampled, f"--tally={tally}", *more]
+    words = [
+        "-m",
+        f"({phase.tests}) and {ELSEWHERE}",
+        *phase.options,
+        *sampled,
+        f"--tally={tally}",
+        *phase.places,
+        *more,
+    ]
     return [sys.executable, "-m", "pytest", *words]
 
 

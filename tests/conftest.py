@@ -1,50 +1,19 @@
-"""Which tests run side by side, which two at a time, and which need the machine for themselves.
-
-``make test`` runs three phases, one after another:
-
-- Most tests run side by side.
-- Those marked ``limits`` meet a sandbox's limits of time and memory, or look for what is left behind on the machine.
-  They lie in ``LIMITS``, and run two at a time.
-- Those marked ``alone`` really time something. They lie in ``ALONE``, or judge with a real referee, and run one after
-  another. Those marked ``untimed`` judge with a real referee in the first phase: they time nothing, and fail where they
-  try to.
-"""
+"""Marks the tests of the later phases, puts the longest files first, and shares compilers' products in a run."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from suite_phases import ALONE, FIXTURES, LIMITS, PLACES, PURE, ROOMS_OF_REFEREES
 
 pytest_plugins = ["suite_plugin"]
 os.environ["KERNELWRIGHT_DEVICE"] = "none"  # what there is no device for is tested so on a machine that has one, too
 
 TESTS = Path(__file__).parent
-LIMITS = (
-    "adversarial/test_host.py",
-    "evaluator/test_referee_kills.py",
-    "evaluator/test_rest.py",
-    "rl/test_naive.py",
-    "sandbox",
-)
-ALONE = (
-    "cli/test_cli_real.py",
-    "evaluator/test_own_share.py",
-    "mcp/test_mcp_timed.py",
-    "rl/test_serve_real.py",
-    "submissions/test_submissions_real.py",
-)
-# Of ``LIMITS``, those that meet none.
-PURE = (
-    "sandbox/test_sandbox_messages.py",
-    "sandbox/test_sandbox_messages_properties.py",
-    "sandbox/test_sandbox_seccomp.py",
-)
-# Fixtures of these names judge with a real referee where they are defined in these rooms; elsewhere they are fakes.
-FIXTURES = {"referee", "judges"}
-ROOMS_OF_REFEREES = ("tests/adversarial", "tests/evaluator", "tests/gpu", "tests/prompts")
 DURATIONS = TESTS / "durations.json"
 SHARED = ("door", "emulator", "fresh", "guard", "headers", "products", "share", "torch_headers")  # of a cache folder
 
@@ -61,21 +30,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out and collection_path == TESTS / "browser" else None
 
 
+def is_in(path: Path, places: Iterable[str]) -> bool:
+    """Whether a file lies in one of these files and folders of the tests."""
+    return any(path.is_relative_to(TESTS / place) for place in places)
+
+
 def judges(item: pytest.Item) -> bool:
     """Whether a test uses a fixture that judges with a real referee: by where that is defined, not by its name."""
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs
-    return any(definitions[name][-1].baseid.startswith(ROOMS_OF_REFEREES) for name in FIXTURES & set(definitions))
+    used = [definitions[name][-1] for name in FIXTURES & set(definitions)]
+    return any(is_in(item.config.rootpath / fixture.baseid, ROOMS_OF_REFEREES) for fixture in used)
 
 
 def phase_of(item: pytest.Item) -> str | None:
     """The mark of an item's phase; None for the first phase."""
-    path = item.path.relative_to(TESTS)
-    if any(path.is_relative_to(place) for place in LIMITS):
-        return None if path.as_posix() in PURE else "limits"
+    if is_in(item.path, LIMITS):
+        return None if is_in(item.path, PURE) else "limits"
     if item.get_closest_marker("untimed") is not None:
         return None
-    return "alone" if judges(item) or path.as_posix() in ALONE else None
+    return "alone" if judges(item) or is_in(item.path, ALONE) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         phase = phase_of(item)
         if phase is not None:
             item.add_marker(phase)
+        for mark, places in PLACES.items():
+            if item.get_closest_marker(mark) is not None and not is_in(item.path, places):
+                raise pytest.UsageError(f"{item.nodeid} is marked {mark!r}: name its file in tests/suite_phases.py")
     seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
     items.sort(key=lambda item: -seconds.get(item.path.relative_to(TESTS).as_posix(), 0))
 
@@ -114,7 +91,7 @@ def run_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path):
+def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path) -> Callable[[], Path]:
     """Makes a referee's cache folder: compilers' products are shared in the run, the history of noise is its own."""
 
     def make() -> Path:
@@ -127,7 +104,7 @@ def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path):
     return make
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what this machine could not exercise: a count, so that it is no silent skip."""
     missed = sorted(
         str(value)

@@ -194,7 +194,7 @@ def test_a_slot_that_is_no_number_is_a_usage_error(project):
 def runner(project, monkeypatch):
     """``scripts/run_tests.py`` over the project, with three phases that need no workers."""
     names = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))
-    phases = [names["Phase"](name, name, []) for name in ("one", "two", "three")]
+    phases = [names["Phase"](name, name, [], []) for name in ("one", "two", "three")]
     for name in phases:
         (project / f"test_{name.name}.py").write_text(f"import pytest\n@pytest.mark.{name.name}\ndef test(): pass\n")
     (project / "pytest.ini").write_text("[pytest]\nmarkers =\n  one:\n  two:\n  three:\n")
