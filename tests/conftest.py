@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -91,12 +91,17 @@ def run_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path) -> Callable[[], Path]:
-    """Makes a referee's cache folder: compilers' products are shared in the run, the history of noise is its own."""
+def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path) -> Callable[..., Path]:
+    """Makes a referee's cache folder: what compilers made is shared in the run, the history of noise is its own.
 
-    def make() -> Path:
-        folder = tmp_path_factory.mktemp("cache")
-        for name in SHARED:
+    ``at`` is where, by default in a new folder. ``without`` names folders that are not shared, for tests that look into
+    them.
+    """
+
+    def make(at: Path | None = None, *, without: Collection[str] = ()) -> Path:
+        folder = at or tmp_path_factory.mktemp("cache")
+        folder.mkdir(exist_ok=True)
+        for name in set(SHARED).difference(without):
             (run_cache / name).mkdir(exist_ok=True)
             (folder / name).symlink_to(run_cache / name, target_is_directory=True)
         return folder

@@ -86,7 +86,7 @@ def prose(document: str) -> str:
 class Reader:
     """Does what a document says, in a folder of its own."""
 
-    def __init__(self, document: str, folder: Path) -> None:
+    def __init__(self, document: str, folder: Path, cache: Path) -> None:
         self.document = document
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
@@ -94,7 +94,7 @@ class Reader:
         self.environment |= {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "KERNELWRIGHT_STORE": str(folder / "scratch" / "store.db"),
-            "KERNELWRIGHT_CACHE_DIR": str(folder / "scratch" / "cache"),
+            "KERNELWRIGHT_CACHE_DIR": str(cache),
             "XDG_CACHE_HOME": str(folder / "scratch" / "xdg"),
         }
 
@@ -166,8 +166,8 @@ def matches(expected: str, output: str) -> bool:
     shutil.which("g++") is None or shutil.which("bwrap") is None, reason="needs a C++ compiler and bubblewrap"
 )
 @pytest.mark.parametrize("document", EXECUTED)
-def test_the_blocks_of_a_document_do_what_it_says(document, tmp_path):
-    reader = Reader(document, tmp_path)
+def test_the_blocks_of_a_document_do_what_it_says(document, tmp_path, make_cache):
+    reader = Reader(document, tmp_path, make_cache())
     found = [block for block in blocks(document) if "no-run" not in block.words]
     assert len(found) >= 5
     for block in found:

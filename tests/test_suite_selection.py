@@ -187,6 +187,48 @@ def test_a_slot_that_is_no_number_is_a_usage_error(project):
     run_tests(project, "--sampled", code=4, KERNELWRIGHT_TEST_SLOT="next")
 
 
+# ------------------------------------------------------------------------------------------------ the phases
+
+
+@pytest.fixture
+def phase(request):
+    """The mark that ``tests/conftest.py`` gives an item of a file with a fixture ``referee`` that is defined there."""
+    conftest = request.config.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+
+    def of(file: str, defined: str = "", *marks: str) -> str | None:
+        fixtures = {"referee": [SimpleNamespace(baseid=defined)]} if defined else {}
+        item = SimpleNamespace(
+            path=TESTS / file,
+            config=SimpleNamespace(rootpath=ROOT),
+            _fixtureinfo=SimpleNamespace(name2fixturedefs=fixtures),
+            get_closest_marker=lambda name: name in marks or None,
+        )
+        return conftest.phase_of(item)
+
+    return of
+
+
+def test_a_test_waits_for_the_machine_by_where_its_referee_is_defined(phase):
+    assert phase("evaluator/test_x.py", "tests/evaluator") == "alone"
+    assert phase("evaluator/test_x.py", "tests/evaluator", "untimed") is None
+    assert phase("rl/test_local.py", "tests/rl") is None, "a fake"
+    assert phase("rl/test_local.py") is None
+
+
+def test_files_that_meet_limits_wait_unless_they_are_pure(phase):
+    assert phase("sandbox/test_sandbox_memory.py") == "limits"
+    assert phase("sandbox/test_sandbox_seccomp.py") is None
+    assert phase("adversarial/test_host.py") == "limits"
+    assert phase("cli/test_cli_real.py") == "alone"
+
+
+def test_every_place_and_every_file_with_a_duration_exists():
+    places = runpy.run_path(str(TESTS / "suite_phases.py"))
+    named = {*places["PURE"], *places["PLACES"]["limits"], *places["PLACES"]["alone"]}
+    named |= set(json.loads((TESTS / "durations.json").read_text()))
+    assert [name for name in sorted(named) if not (TESTS / name).exists()] == []
+
+
 # ------------------------------------------------------------------------------------------------ the runner
 
 
@@ -234,6 +276,8 @@ def test_every_test_is_in_one_phase_and_the_whole_run_samples_nothing():
     for whole in (False, True):
         for phase in names["PHASES"]:
             assert ("--sampled" in names["command_of"](phase, whole=whole, tally=Path("x"))) is not whole
+    later = [place for phase in names["PHASES"][1:] for place in phase.places]
+    assert [place for place in later if not (ROOT / place).exists()] == []
 
 
 def test_files_that_take_long_come_first():

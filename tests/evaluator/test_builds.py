@@ -25,9 +25,9 @@ HEADERS = "#include <cmath>\n/* and\n   the integers */\n  # include <cstdint>  
 
 
 @pytest.fixture(scope="module")
-def referee(referee, tmp_path_factory):
-    """Over a cache of its own, since these tests look into it."""
-    settings = referee.settings.with_values(cache_dir=str(tmp_path_factory.mktemp("builds")))
+def referee(referee, make_cache):
+    """With products and headers of its own, since these tests look for them."""
+    settings = referee.settings.with_values(cache_dir=str(make_cache(without={"products", "headers"})))
     with Referee(settings, referee.sandbox) as made:
         yield made
 

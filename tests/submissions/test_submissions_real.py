@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def quick(tmp_path):
+def quick(tmp_path, make_cache):
     problem = tmp_path / "tiny" / "level1" / "softmax.py"
     problem.parent.mkdir(parents=True)
     problem.write_text(SOFTMAX_PROBLEM)
     flags = {
         "store": tmp_path / "store.db",
-        "cache_dir": tmp_path / "cache",
+        "cache_dir": make_cache(),
         "suite_dirs": (tmp_path / "tiny",),
         "device": "none",
         "baselines": ("eager",),
