@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACES: Mapping[str, Sequence[str]] = runpy.run_path(str(ROOT / "tests" / "suite_phases.py"))["PLACES"]
 ELSEWHERE = "not adversarial and not docker and not gpu and not browser"
 SIDE_BY_SIDE = ["--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+WITHOUT = ["-p", "no:langsmith_plugin"]  # comes with langgraph, and takes seconds of every process's start
 NO_TESTS = 5  # pytest's exit status
 SLOWEST = 40
 LONG_S = 5  # shorter files need no place in the order
