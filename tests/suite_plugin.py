@@ -22,6 +22,7 @@ from suite_selection import SLOT_VARIABLE, Cell, Sample, chosen, is_touched, slo
 CHOICE = pytest.StashKey["Choice"]()
 LEFT_OUT = pytest.StashKey[dict[str, list[int]]]()
 PROPERTY = "left out of a sample"
+DEFAULTS: dict[str, Any] = {"one_in": 5, "keep": 1, "stratum": ""}  # of the mark ``matrix``
 
 
 class Choice(NamedTuple):
@@ -79,7 +80,9 @@ def cell_of(item: pytest.Item) -> Cell | None:
     mark, spec = item.get_closest_marker("matrix"), getattr(item, "callspec", None)
     if mark is None:
         return None
-    options = {"one_in": 5, "keep": 1, "stratum": "", **mark.kwargs}
+    if mark.args or set(mark.kwargs) - set(DEFAULTS):
+        raise pytest.UsageError(f"{item.nodeid}: matrix takes {', '.join(DEFAULTS)} by name, and nothing else")
+    options = {**DEFAULTS, **mark.kwargs}
     stratum, (matrix, _, name) = options["stratum"], item.nodeid.partition("[")
     if spec is None:  # tests of one file that share a stratum take turns
         matrix, _, name = item.nodeid.partition("::")

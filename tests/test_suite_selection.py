@@ -111,7 +111,7 @@ def run_tests(folder: Path, *words: str, code: int = 0, **variables: str) -> str
     command = [sys.executable, "-m", "pytest", "-p", "suite_plugin", "-p", "no:cacheprovider", "-p", "xdist", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_the_slot_counts_commits_and_a_shallow_clone_takes_the_hash(project, tmp_path):
@@ -181,6 +181,12 @@ def test_a_sampled_test_that_fails_says_how_to_repeat_it(project):
     assert "4 failed, 1 passed, 16 deselected" in told
     line = next(line for line in told.splitlines() if line.startswith("KERNELWRIGHT_TEST_SLOT=4 "))
     assert "-m pytest -m '' --sampled 'test_one.py::test_cell[" in line
+
+
+def test_a_mark_with_an_unknown_word_is_a_usage_error(project):
+    path = project / "test_one.py"
+    path.write_text(path.read_text().replace("matrix()", "matrix(strata='x')"))
+    assert "matrix takes one_in, keep, stratum by name" in run_tests(project, "--sampled", code=4)
 
 
 def test_a_slot_that_is_no_number_is_a_usage_error(project):
