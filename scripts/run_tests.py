@@ -56,17 +56,8 @@ PHASES = (
 
 def command_of(phase: Phase, *, whole: bool, tally: Path, more: Sequence[str] = ()) -> list[str]:
     """The command that runs a phase."""
-    sampled = [] if whole else ["--sampled"]
-    words = [
-        "-m",
-        f"({phase.tests}) and {ELSEWHERE}",
-        *phase.options,
-        *sampled,
-        f"--tally={tally}",
-        *phase.places,
-        *more,
-    ]
-    return [sys.executable, "-m", "pytest", *words]
+    chosen = ["-m", f"({phase.tests}) and {ELSEWHERE}", *([] if whole else ["--sampled"])]
+    return [sys.executable, "-m", "pytest", *WITHOUT, *chosen, *phase.options, f"--tally={tally}", *phase.places, *more]
 
 
 def closing_line(counts: Mapping[str, int], left_out: int, seconds: float) -> str:
