@@ -12,6 +12,7 @@ from kernelwright.campaign._api import (
     write_atomically,
 )
 from kernelwright.campaign._archive import ArchiveMade, make_archive, right_kernels
+from kernelwright.campaign._attempts import ProblemFault, fault_of
 from kernelwright.campaign._campaign import Campaign, problems_of, rows_of, run_config
 from kernelwright.campaign._compare import Comparison, ProblemPair, Side, compare_runs
 from kernelwright.campaign._dispatch import DispatchMade, make_dispatch
@@ -57,6 +58,7 @@ __all__ = [
     "Mean",
     "Measured",
     "Paired",
+    "ProblemFault",
     "ProblemMemory",
     "ProblemPair",
     "RankedKernel",
@@ -86,6 +88,7 @@ __all__ = [
     "estimate",
     "evaluate",
     "export_text",
+    "fault_of",
     "find_bench",
     "language_of",
     "languages_of",

@@ -34,7 +34,14 @@ from kernelwright.agents import (
     run_step,
     share_of_roofline,
 )
-from kernelwright.agents.llm import Stopped as ModelStopped
+from kernelwright.campaign._attempts import (
+    Awaiting,
+    ProblemFault,
+    Stopped,
+    attempted,
+    note_fault,
+    row_of_fault,
+)
 from kernelwright.campaign._confirm import choose_winner
 from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._ledger import StoreLedger
@@ -44,7 +51,6 @@ from kernelwright.campaign._searched import languages_of, make_search
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintFinding, LintRecords, lint
-from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status, timed_together
 from kernelwright.sandbox import WorkerFailed
 
@@ -54,25 +60,8 @@ if TYPE_CHECKING:
     from kernelwright.campaign._referee import Session
     from kernelwright.store import Store
 
-ATTEMPTS_ON_MACHINE_ERROR = 2
 TOO_SMALL = "too-small"  # the lint's rule for what takes too little time to be timed well, on a CPU
 _PASSED_OVER = ("verifier", "duplicate")  # those whose failures leave a candidate unjudged
-
-
-class Awaiting(Exception):
-    """The problem can go on when replies have come in these places."""
-
-    def __init__(self, places: tuple[str, ...]) -> None:
-        super().__init__(", ".join(places))
-        self.places = places
-
-
-class Stopped(Exception):
-    """The run is to stop; everything in flight was saved."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -125,25 +114,20 @@ class ProblemJob:
                 session.close()
 
     def _attempts(self, session: LaneSession, started: float) -> RunResult:
-        for left in reversed(range(ATTEMPTS_ON_MACHINE_ERROR)):
+        def told(fault: ProblemFault, said: str) -> None:
+            if fault.retry:
+                session.close()  # the next try gets a new one
+            note_fault(self.store, self.run_id, self.problem, fault)
+            if not fault.invalid:
+                self._emit("note", text=said)
+
+        def work() -> RunResult:
             try:
                 return self._work(session, started)
-            except ModelStopped as stopped:
-                raise Stopped(stopped.message) from None
-            except BudgetReached as reached:
-                self._emit("note", text=reached.message)
-                raise Stopped("budget") from None
-            except (InvalidReferenceError, CoderError) as error:
-                return self._failed(started, str(error), invalid=isinstance(error, InvalidReferenceError))
-            except SandboxError:
-                raise
-            except MachineError as error:
-                session.close()  # the next try gets a new one
-                self.store.event(self.run_id, "machine-error", {"problem": self.problem.id, "error": str(error)})
-                self._emit("note", text=f"fault of the machine: {error}" + ("; trying again" if left else ""))
-                if not left:
-                    return self._failed(started, str(error), retry=True)
-        raise AssertionError("unreachable")
+            except CoderError as error:
+                return self._failed(started, str(error))
+
+        return attempted(work, failed=lambda fault: self._ended(started, fault), told=told, watch=self.watch)
 
     def _work(self, session: LaneSession, started: float) -> RunResult:
         session.open()
@@ -293,20 +277,20 @@ class ProblemJob:
         started: float,
         reason: str,
         *,
-        invalid: bool = False,
-        retry: bool = False,
         rounds: int = 0,
         last: Status | None = None,
     ) -> RunResult:
         return RunResult(
             problem=self.problem.id,
             state="failed",
-            status=Status.INVALID_REFERENCE if invalid else last,
+            status=last,
             rounds=rounds,
             seconds=self.watch.seconds - started,
             reason=reason,
-            retry=retry,
         )
+
+    def _ended(self, started: float, fault: ProblemFault) -> RunResult:
+        return row_of_fault(self.problem, fault, seconds=self.watch.seconds - started)
 
     def _stage(self, name: str) -> None:
         self._emit("stage", stage=name)

@@ -26,7 +26,8 @@ class RunResult(Record):
     ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
     a resume tries such a problem again. ``ranked`` lists all kernels that passed where none could be timed, the best
     first. ``variant`` is what was timed; ``too_small`` says why that time says nothing, where it does not;
-    ``skipped`` marks a variant that is too small to time and was left alone.
+    ``skipped`` marks a variant that is too small to time and was left alone. ``unjudged`` marks a problem that ended
+    without a verdict: its reference cannot be used, or the machine or kernelwright failed on it.
     """
 
     problem: str
@@ -48,6 +49,7 @@ class RunResult(Record):
     variant: TimedVariant | None = None
     too_small: str = ""
     skipped: bool = False
+    unjudged: bool = False
 
 
 class CampaignResult(Record):
@@ -67,6 +69,11 @@ class CampaignResult(Record):
     def all_won(self) -> bool:
         """True where every problem that was worked on has a candidate that passed."""
         return all(row.candidate is not None or row.skipped for row in self.rows)
+
+    @property
+    def unjudged(self) -> tuple[RunResult, ...]:
+        """Rows of problems that ended without a verdict."""
+        return tuple(row for row in self.rows if row.unjudged)
 
 
 EventKind = Literal[

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import Assignment, Coder, CoderError, RoleFailed, StepContext, Workbench
 from kernelwright.agents.llm import AwaitingReply, ModelFault
-from kernelwright.agents.llm import Stopped as ModelStopped
+from kernelwright.campaign._attempts import Awaiting, ProblemFault, Stopped, attempted, note_fault, row_of_fault
 from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._locks import RunLock
-from kernelwright.campaign._problem_job import ATTEMPTS_ON_MACHINE_ERROR, Awaiting, Stopped, verdict_summary
+from kernelwright.campaign._problem_job import verdict_summary
 from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
 from kernelwright.campaign._sample_results import SamplePlan
 from kernelwright.campaign._stopping import StopWatch
-from kernelwright.errors import BudgetReached, InvalidReferenceError, MachineError, SandboxError, UsageError
-from kernelwright.records import Candidate, Problem, RunConfig, Status, sha256_text
+from kernelwright.errors import UsageError
+from kernelwright.records import Candidate, Problem, RunConfig, sha256_text
 from kernelwright.store import Sample
 
 if TYPE_CHECKING:
@@ -75,30 +75,25 @@ class SampleJob:
     def _attempts(self) -> RunResult:
         started = self.watch.seconds
         session = self.lane.session(self.problem, self.config.backend, self.config.baselines, partial(self._stage))
-        for left in reversed(range(ATTEMPTS_ON_MACHINE_ERROR)):
+
+        def told(fault: ProblemFault, said: str) -> None:
+            note_fault(self.store, self.run_id, self.problem, fault)
+            self._emit("note", text=f"{self.problem.id}: {said}")
+
+        def work() -> RunResult:
             try:
                 awaited = self._write(session)
                 self._judge(session)
-                if awaited:
-                    raise Awaiting(awaited)
-                return self._row(self.watch.seconds - started)
-            except ModelStopped as stopped:
-                raise Stopped(stopped.message) from None
-            except BudgetReached as reached:
-                self._emit("note", text=reached.message)
-                raise Stopped("budget") from None
-            except InvalidReferenceError as error:
-                return self._row(self.watch.seconds - started, invalid=str(error))
-            except SandboxError:
-                raise
-            except MachineError as error:
-                self.store.event(self.run_id, "machine-error", {"problem": self.problem.id, "error": str(error)})
-                self._emit("note", text=f"fault of the machine: {error}" + ("; trying again" if left else ""))
-                if not left:
-                    return self._row(self.watch.seconds - started, fault=str(error))
             finally:
                 session.close()  # another try gets a new one
-        raise AssertionError("unreachable")
+            if awaited:
+                raise Awaiting(awaited)
+            return self._row(self.watch.seconds - started)
+
+        def failed(fault: ProblemFault) -> RunResult:
+            return row_of_fault(self.problem, fault, seconds=self.watch.seconds - started)
+
+        return attempted(work, failed=failed, told=told, watch=self.watch)
 
     # -------------------------------------------------------------------------------------------- writing
 
@@ -174,21 +169,11 @@ class SampleJob:
 
     # --------------------------------------------------------------------------------------------- telling
 
-    def _row(self, seconds: float, *, invalid: str = "", fault: str = "") -> RunResult:
+    def _row(self, seconds: float) -> RunResult:
         """How the problem stands: its best sample, or why there is none."""
         samples = self.store.run_samples(self.run_id, self.problem.id)
         candidates = [sample.candidate for sample in samples if sample.candidate is not None]
         judged = [found for found in map(self._verdict_on, candidates) if found is not None]
-        if invalid or fault:
-            status = Status.INVALID_REFERENCE if invalid else None
-            return RunResult(
-                problem=self.problem.id,
-                state="failed",
-                status=status,
-                reason=invalid or fault,
-                seconds=seconds,
-                retry=bool(fault),
-            )
         missing = self.plan.samples - len(samples) if self.plan.origin == "written" else 0
         if missing > 0 or len(judged) < len(candidates):
             return RunResult(problem=self.problem.id, state="pending", rounds=len(samples), seconds=seconds)

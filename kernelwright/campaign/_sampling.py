@@ -142,9 +142,12 @@ class Sampler(Driver):
         )
 
     def _how_it_stands(self, run_id: str) -> RunStatus:
-        """The status of a bench on which nobody here works any more. ``paused`` would stop those who still do."""
+        """The status of a bench on which nobody here works any more. ``paused`` would stop those who still do.
+
+        A problem on which the machine failed is over as well; :meth:`work` tries it again.
+        """
         rows = rows_of(self._store, run_id)
-        left = [row.problem for row in rows if row.state not in {"done", "failed"} or row.retry]
+        left = [row.problem for row in rows if row.state not in {"done", "failed"}]
         if not left:
             return "finished"
         return "running" if any(is_held(self._store.path, lock_of(run_id, name)) for name in left) else "paused"

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from kernelwright.campaign._problem_job import Awaiting, Stopped
+from kernelwright.campaign._attempts import Awaiting, Stopped
 from kernelwright.campaign._stopping import StopWatch
 
 _LOOK_S = 0.5  # how often replies and stops are looked for

@@ -12,10 +12,10 @@ import click
 from kernelwright.cli._bench_folder import SUITE, report_claims, report_folder, show_report
 from kernelwright.cli._common import Common, budget_options, common_options, say
 from kernelwright.cli._fit import fit_option
-from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_OF_STATUS, choose_problems
+from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_NOT_ALL, EXIT_OF_STATUS, choose_problems
 from kernelwright.cli._problems import suite_dir_option
 from kernelwright.cli._progress import show_progress
-from kernelwright.cli._tables import duration, table
+from kernelwright.cli._tables import duration, table, unjudged_lines
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -533,12 +533,12 @@ def _end(
 
     code = _code(result)
     loaded = _loaded(store, _found(store, name))
+    unjudged = [{"problem": row.problem, "reason": row.reason, "retry": row.retry} for row in result.unjudged]
     ended = {"status": result.status, "reason": result.reason, "exit_code": code, "seconds": round(result.seconds, 3)}
-    show_report(common, report_of(loaded, name), html, markdown, ended)
-    if code:
-        for row in result.rows:
-            if row.retry:
-                say(f"{row.problem}: {row.reason}")
+    made = report_of(loaded, name)
+    made = made._replace(lines=[*made.lines, *unjudged_lines(result)])
+    show_report(common, made, html, markdown, {**ended, "without_verdict": unjudged})
+    if code and (result.reason or any(row.retry for row in result.rows)):
         say(f"{result.status}: everything finished is saved")
         verb = {"imported": "evaluate", "references": "baselines"}.get(loaded.run.config.coder, "run")
         say(f"go on with: kernelwright bench {verb} {_quoted(name)}{common.store_flag}")
@@ -546,10 +546,12 @@ def _end(
 
 
 def _code(result: CampaignResult) -> int:
-    """The exit code of work that ended: whether it was stopped, or a machine failed; not what came of the samples."""
+    """The exit code of work that ended: whether it was stopped, or problems have no verdict; not how samples fared."""
     if any(row.retry for row in result.rows):
         return EXIT_MACHINE
-    return EXIT_OF_STATUS.get(result.status, 0) if result.reason else 0
+    if result.reason:
+        return EXIT_OF_STATUS.get(result.status, 0)
+    return EXIT_NOT_ALL if result.unjudged else 0
 
 
 def _show_baselines(common: Common, loaded: StoredBench, result: CampaignResult, name: str) -> None:

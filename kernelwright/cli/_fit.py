@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kernelwright.cli._common import say
-from kernelwright.errors import KernelwrightError
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
@@ -22,6 +21,7 @@ fit_option = click.option("--fit", is_flag=True, help="Halve sizes of problems t
 
 def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
     """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
+    from kernelwright.campaign import fault_of
     from kernelwright.datasets import fitted
     from kernelwright.sandbox import Limits, open_sandbox
 
@@ -38,8 +38,11 @@ def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Pro
                 told = time.monotonic()
             try:
                 fit = fitted(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
-            except KernelwrightError as error:
-                say(f"  {problem.id} keeps its sizes: {error.message}")
+            except Exception as error:  # whatever one problem leads to, the others go on
+                fault = fault_of(error)
+                if fault is None:
+                    raise
+                say(f"  {problem.id} keeps its sizes: {fault.reason}")
                 made.append(problem)
                 continue
             if fit.reason:

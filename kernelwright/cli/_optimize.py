@@ -338,7 +338,8 @@ def _print_report(
         console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
     won = [row for row in result.rows if row.candidate]
     worked_on = [row for row in result.rows if not row.skipped]
-    console.print(f"run {result.run_id}: {len(won)} of {len(worked_on)} problems, {duration(result.seconds)}")
+    ended = f", {len(result.unjudged)} without a verdict" if result.unjudged else ""
+    console.print(f"run {result.run_id}: {len(won)} of {len(worked_on)} problems{ended}, {duration(result.seconds)}")
     if won:
         export = f"kernelwright kernels export {short(won[0].candidate)} -o FILE{store_flag}"
         console.print(f"export a kernel: {export}", soft_wrap=True)

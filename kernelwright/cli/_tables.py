@@ -10,7 +10,7 @@ from kernelwright.cli._lint import marked
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kernelwright.campaign import RunResult
+    from kernelwright.campaign import CampaignResult, RunResult
     from kernelwright.cli._lint import Findings
     from kernelwright.records import Speedup, Verdict
 
@@ -162,6 +162,15 @@ def variant_lines(rows: Sequence[RunResult]) -> list[str]:
     return lines
 
 
+def unjudged_lines(result: CampaignResult) -> list[str]:
+    """How many problems ended without a verdict, and why each did; nothing where none did."""
+    ended = result.unjudged
+    if not ended:
+        return []
+    count = f"{len(ended)} of {len(result.rows)} problems ended without a verdict"
+    return [f"{count}:", *(f"  {row.problem}: {row.reason}" for row in ended)]
+
+
 def weak_sandbox(layers: Sequence[str]) -> str:
     """A warning where layers of the sandbox were missing; empty where none were, or no candidate ran."""
     missing = [layer for layer in layers if layer.startswith(MISSING_LAYER) or layer == UNCONFINED]
@@ -216,6 +225,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
             lines.append(f"too small to time: {verdict.too_small}")
     if verdict.own_kernel_label is not None and verdict.own_kernel_share is not None:
         lines.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})")
+    elif verdict.own_kernel_label is not None:
+        lines.append(f"own kernels: {verdict.own_kernel_label}, torch does the reference's arithmetic")
     if verdict.profile:
         known = "no time was measured" if verdict.timing is None else f"bound by {verdict.profile.bound}"
         lines.append(f"profile ({verdict.profile.rung}): {known}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.codegen._graph import CodegenError, Scalar
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import HALVES, Value
 from kernelwright.codegen._size import Shape, Size, product
 
 Operand = Value | int | float | bool | Size | Scalar
@@ -22,7 +22,7 @@ FLAGS std omp
 """
 _WORDS = frozenset(_WORDS_TEXT.split())
 _RANK: dict[str, float] = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
-HALVES = ("float16", "bfloat16")
+_RANK |= dict.fromkeys(HALVES, 2.5)
 _BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf"}
 
 
@@ -35,13 +35,13 @@ class Builder:
 
     Args:
         variants: how many shape variants there are.
-        halves: True where float16 and bfloat16 can be generated.
+        backend: the language that is written: ``cpp`` or ``triton``.
     """
 
-    def __init__(self, variants: int, *, halves: bool = False) -> None:
-        self.variants = variants
-        self.rank = {**_RANK, **(dict.fromkeys(HALVES, 2.5) if halves else {})}
-        self.floats = ("float32", *(HALVES if halves else ()))  # what heavy operators are generated for
+    def __init__(self, variants: int, backend: str = "cpp") -> None:
+        self.variants, self.backend = variants, backend
+        self.rank = _RANK
+        self.floats = ("float32", *HALVES)  # what heavy operators are generated for
         self.values: list[Value] = []
         self.origin: tuple[str, str] = ("", "")
         self._taken: dict[str, int] = {}
@@ -121,6 +121,9 @@ class Builder:
         """Reordered dims."""
         if list(dims) == list(range(len(dims))):
             return value
+        moved = [d for d in dims if not value.shape[d].equals(1)]
+        if moved == sorted(moved):  # nothing but dims of size 1 change places
+            return self.reshape(value, [value.shape[d] for d in dims])
         return self.make("permute", (value,), tuple(value.shape[d] for d in dims), value.dtype, dims=tuple(dims))
 
     def reshape(self, value: Value, shape: Sequence[Size]) -> Value:
@@ -129,6 +132,8 @@ class Builder:
             return value
         if product(shape, self.variants) != product(value.shape, self.variants):
             raise CodegenError(f"reshape of {value.name} changes the number of elements")
+        if value.op == "reshape":
+            return self.reshape(value.args[0], shape)
         return self.make("reshape", (value,), tuple(shape), value.dtype)
 
     def expand(self, value: Value, shape: Sequence[Size]) -> Value:

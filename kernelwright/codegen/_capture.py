@@ -17,9 +17,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+from kernelwright.codegen._constructor import constructor_module
+from kernelwright.codegen._graph import CARRIES, FORMAT, Carry, CodegenError
+from kernelwright.datasets._runtime import (
+    ReferenceFault,
+    load_reference,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    settle_device,
+)
 
-FORMAT = 1
 _CONSTANT_LIMIT = 4096  # elements of an embedded constant tensor
 
 # Operators that only rewrite themselves into others that the generator knows.
@@ -42,6 +50,7 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         source, first = payload["source"], dict(payload.get("variant") or {})
+        carry = _carry(source, first)
         others = [dict(v) for v in payload.get("variants") or declared_variants(source)]
         exports = [_export(source, first, payload.get("mode", "eval"))]
         for variant in others:
@@ -54,6 +63,7 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
             "format": FORMAT,
             "variants": len(exports),
             "module_source": source,
+            "carry": carry,
         }
     except ReferenceFault as fault:
         return {"ok": False, "reason": str(fault), "line": fault.line}
@@ -67,6 +77,7 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
     model = make_model(module, make_init_inputs(module, 0))
     inputs = make_inputs(module, 0)
     model.train(mode == "train")
+    settle_device(model, inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -108,9 +119,69 @@ def _decompositions(program: Any) -> dict[Any, Any]:
 
 
 def _export(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    model, _, program = export_reference(source, variant, mode)
-    parameters = list(inspect.signature(model.forward).parameters)
-    return {**_Writer(program, parameters).graph(), "attributes": _attributes(model)}
+    model, inputs, program = export_reference(source, variant, mode)
+    parameters = inspect.signature(model.forward).parameters
+    return {
+        **_Writer(program, model, _parameter_names(parameters, len(inputs))).graph(),
+        "forward_defaults": {
+            p.name: p.default if isinstance(p.default, bool | int | float | str) else None
+            for p in parameters.values()
+            if p.default is not p.empty
+        },
+        "attributes": _attributes(model),
+        "indexed": [name for name, module in model.named_modules() if _is_indexed(module)],
+    }
+
+
+def _parameter_names(parameters: Mapping[str, inspect.Parameter], count: int) -> list[str]:
+    """The names of the parameters of ``forward``; for ``*args`` as many as ``count`` inputs take."""
+    names: list[str] = []
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{name}_{number}" for number in range(count - len(names))]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            names.append(name)
+    return names
+
+
+def _is_indexed(module: nn.Module) -> bool:
+    """Whether ``module[0]`` is its child of the name ``0``."""
+    named = isinstance(module, nn.ModuleDict | nn.ParameterDict)
+    return hasattr(type(module), "__getitem__") and not named
+
+
+def _carry(source: str, variant: Mapping[str, Any]) -> Carry:
+    """How much of the reference's text a candidate needs, so that its constructor makes the same state.
+
+    Raises:
+        CaptureFault: a candidate's constructor cannot be made of the reference's text.
+        ReferenceFault: the reference cannot be built.
+    """
+    reference = load_reference(source, dict(variant))
+    init = make_init_inputs(reference, 0)
+    wanted = _state(make_model(reference, init))
+    reasons = []
+    for carry in CARRIES:
+        try:
+            made = load_reference(constructor_module(source, carry) + _CONTRACT, {})
+            vars(made).update({name: value for name, value in variant.items() if name in vars(made)})
+            found = _state(make_model(made, init))
+        except (ReferenceFault, CodegenError) as fault:
+            reasons.append(str(fault))
+            continue
+        if found == wanted:
+            return carry
+        reasons.append(f"it makes other parameters: {sorted(set(found) ^ set(wanted))[:4]}")
+    raise CaptureFault(f"the constructor cannot be carried over: {reasons[-1]}")
+
+
+_CONTRACT = "\nModel = ModelNew\nget_inputs = get_init_inputs = list\n"
+
+
+def _state(model: nn.Module) -> set[tuple[str, str, str]]:
+    """Name, shape and dtype of every parameter and buffer."""
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    return {(name, str(tuple(tensor.shape)), str(tensor.dtype)) for name, tensor in tensors.items()}
 
 
 def _attributes(model: nn.Module) -> dict[str, int]:
@@ -126,8 +197,8 @@ def _attributes(model: nn.Module) -> dict[str, int]:
 class _Writer:
     """Turns one exported program into plain data."""
 
-    def __init__(self, program: Any, forward_parameters: Sequence[str]) -> None:
-        self.program = program
+    def __init__(self, program: Any, model: nn.Module, forward_parameters: Sequence[str]) -> None:
+        self.program, self.model = program, model
         self.forward_parameters = list(forward_parameters)
         self.names: dict[Any, dict[str, Any]] = {}
 
@@ -183,11 +254,25 @@ class _Writer:
             if not isinstance(node.meta.get("val"), torch.Tensor):
                 continue  # a number or None: torch.export has specialised on it
             self.names[node] = {"ref": node.name}
+            place = self._attribute(target) if kind == "constant" else None
+            if place is not None:
+                kind, target = "buffer", place
             entry = {"name": node.name, "kind": kind, "target": target, **_tensor(node.meta["val"])}
             if kind == "constant":
                 entry["data"] = self._constant(spec.target)
             entries.append(entry)
         return entries
+
+    def _attribute(self, target: str) -> str | None:
+        """Where the model keeps a constant tensor that is too large to embed, as a plain attribute; None if nowhere."""
+        tensor = self.program.constants[target]
+        if tensor.numel() <= _CONSTANT_LIMIT:
+            return None
+        for prefix, module in self.model.named_modules():
+            for name, value in vars(module).items():
+                if isinstance(value, torch.Tensor) and value.data_ptr() == tensor.data_ptr():
+                    return f"{prefix}.{name}" if prefix else name
+        return None
 
     def _constant(self, target: str) -> Any:
         tensor = self.program.constants[target]

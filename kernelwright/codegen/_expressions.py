@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._graph import Scalar
-from kernelwright.codegen._ir import C_TYPES, POINTWISE, STORED_TYPES, Value
+from kernelwright.codegen._ir import C_TYPES, HALVES, POINTWISE, STORED_TYPES, Value
 from kernelwright.codegen._names import KernelSizes, atom, literal
 from kernelwright.codegen._nest import Expr, Nest, is_element
 from kernelwright.codegen._size import Affine, Loop, Size, product
@@ -210,7 +210,7 @@ class ExpressionWriter:
         value = expr.value
         if expr.kind == "load" and expr.position is not None:
             text = self._element(value, expr.position)
-            return f"({text} != 0)" if value.dtype == "bool" else text
+            return text if value is self.given else _loaded(text, value.dtype)
         if expr.kind == "iota" and expr.position is not None:
             variables = {**self.outer_vars, **self.inner_vars}
             text = self.sizes.affine(expr.position, variables, offset=True) or "0"
@@ -224,7 +224,7 @@ class ExpressionWriter:
             along = at if step == "1" else f"{at} * {step}"
             element = self._element(value.args[0], expr.position)
             head, inside = element[: element.index("[")], element[element.index("[") + 1 : -1]
-            return f"{head}[{along}]" if inside == "0" else f"{head}[{inside} + {along}]"
+            return _loaded(f"{head}[{along}]" if inside == "0" else f"{head}[{inside} + {along}]", value.dtype)
         if value.op == "full":
             return self._number(value.args[0], value.dtype)
         return self._operation(expr)
@@ -236,7 +236,8 @@ class ExpressionWriter:
         if value.op == "cast":
             source = expr.args[0]
             text = atom(self._text(source))
-            return f"{text} != 0" if value.dtype == "bool" else f"({C_TYPES[value.dtype]}){text}"
+            rounded = f"({STORED_TYPES[value.dtype]})" if value.dtype in HALVES else ""
+            return f"{text} != 0" if value.dtype == "bool" else f"({C_TYPES[value.dtype]}){rounded}{text}"
         template = POINTWISE[value.op]
         if compute == "float64":
             template = _DOUBLE.get(value.op, re.sub(r"(\d)f\b", r"\1", template).replace("kw_", "std::"))
@@ -252,7 +253,7 @@ class ExpressionWriter:
     def _converted(self, arg: Expr, value: Value, compute: str) -> str:
         text = self._text(arg)
         boolean_context = value.op in ("where", "and", "or", "xor", "not", "copy")
-        if arg.value.dtype == compute or boolean_context or arg.value.dtype == "bool":
+        if C_TYPES[arg.value.dtype] == C_TYPES[compute] or boolean_context or arg.value.dtype == "bool":
             return text if arg.value.dtype != "bool" or boolean_context else f"({C_TYPES[compute]}){atom(text)}"
         return f"({C_TYPES[compute]}){atom(text)}"
 
@@ -302,6 +303,13 @@ class ExpressionWriter:
         nest = self.nest
         part = nest.chunked or nest.mode == "column" or self.form == "segment"
         return "count" if part else self.sizes.expr(nest.inner[-1].extent)
+
+
+def _loaded(text: str, dtype: str) -> str:
+    """An element of memory as what is computed with."""
+    if dtype == "bool":
+        return f"({text} != 0)"
+    return f"(float){text}" if dtype in HALVES else text
 
 
 def ctype(expr: Expr) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.codegen._constructor import Constructor
+from kernelwright.codegen._constructor import Constructor, constructor
 from kernelwright.codegen._cost import plan_cost
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._kernel import fused_operators
@@ -98,19 +98,34 @@ def finished(plan: Plan, source: str, knobs: dict[str, KnobValue], entries: list
     return Generated(source, knobs, tuple(report), costs["bytes_moved"], costs["flops"])
 
 
+def signature(graph: Graph) -> str:
+    """The parameters of ``forward`` with their defaults, as the reference declares them."""
+    defaults = graph.forward_defaults
+    return ", ".join(f"{p}={defaults[p]!r}" if p in defaults else p for p in graph.forward_parameters)
+
+
+def carried(graph: Graph) -> Constructor:
+    """The constructor that a candidate of this graph has."""
+    return constructor(graph.module_source, graph.carry)
+
+
+def class_head(made: Constructor) -> list[str]:
+    """The lines of ``ModelNew`` before its ``forward``."""
+    return [f"class ModelNew({made.bases or 'nn.Module'}):", *([made.init, ""] if made.init else [])]
+
+
 def model_class(made: Constructor, graph: Graph, body: list[str]) -> str:
     """The class of a candidate around the statements of ``forward``."""
-    lines = [f"class ModelNew({made.bases or 'nn.Module'}):"]
-    if made.init:
-        lines += [made.init, ""]
-    lines.append(f"    def forward(self, {', '.join(graph.forward_parameters)}):")
+    lines = [*class_head(made), f"    def forward(self, {signature(graph)}):"]
     lines += ["        " + line for line in body]
     return "\n".join(lines)
 
 
-def module_imports(made: Constructor, body: str) -> list[str]:
-    """The imports that the constructor and ``forward`` need."""
-    lines = ["import math"] if "math." in body and "import math" not in made.imports else []
+def module_imports(made: Constructor, body: str, more: Sequence[str] = ()) -> list[str]:
+    """The imports that the constructor and ``forward`` need, and ``more`` of the standard library."""
+    future = [line for line in made.imports if line.startswith("from __future__")]
+    lines = [*future, *more]
+    lines += ["import math"] if "math." in body and "import math" not in made.imports else []
     lines.append("import torch")
     if "F." in body:
         lines.append("import torch.nn.functional as F")

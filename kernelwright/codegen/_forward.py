@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.codegen._graph import Scalar, Symbol
+from kernelwright.codegen._graph import Graph, Scalar, Symbol
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._names import ForwardSizes
@@ -17,8 +17,8 @@ from kernelwright.codegen._size import Shape, Size
 class ForwardWriter:
     """Collects the statements of ``forward``."""
 
-    def __init__(self, program: Program, attributes: Mapping[str, Size]) -> None:
-        self.program = program
+    def __init__(self, program: Program, graph: Graph) -> None:
+        self.program, self.graph = program, graph
         self.lines: list[str] = []
         self.variables: dict[Value, str] = {}
         self._dims: dict[str, Shape] = {}  # of memory, by its variable, where that may be written in another shape
@@ -32,7 +32,7 @@ class ForwardWriter:
         for leaf in ranked:
             if leaf.attrs["kind"] != "constant":
                 atoms += [(f"{leaf.name}.shape[{d}]", s) for d, s in enumerate(leaf.shape)]
-        atoms += [(attribute(name), size) for name, size in attributes.items()]
+        atoms += [(graph.place(name), size) for name, size in graph.attributes.items()]
         self.sizes = ForwardSizes(atoms, program.variants)
         self.inputs = [v for v in leaves if v.attrs["kind"] == "input"]
 
@@ -176,14 +176,17 @@ class ForwardWriter:
         """A convolution by the library."""
         x, weight = (self.tensor(a) for a in value.args)
         parts = [x, weight] if bias is None else [x, weight, self.tensor(bias)]
-        for key, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            pair = value.attrs[key]
-            if not all(p.equals(default) for p in pair):
-                texts = [self.sizes.expr(p) for p in pair]
-                parts.append(f"{key}={texts[0] if texts[0] == texts[1] else f'({texts[0]}, {texts[1]})'}")
+        for key, default in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1)):
+            given = value.attrs[key]
+            if key == "padding" and value.attrs["named"]:
+                parts.append(f"padding={value.attrs['named']!r}")
+            elif not all(p.equals(default) for p in given):
+                texts = [self.sizes.expr(p) for p in given]
+                parts.append(f"{key}={texts[0] if len(set(texts)) == 1 else '(' + ', '.join(texts) + ')'}")
         if not value.attrs["groups"].equals(1):
             parts.append(f"groups={self.sizes.expr(value.attrs['groups'])}")
-        self.assign(value, f"F.conv2d({', '.join(parts)})")
+        name = f"conv{'_transpose' if value.attrs['transposed'] else ''}{len(value.shape) - 2}d"
+        self.assign(value, f"F.{name}({', '.join(parts)})")
 
     def extern(self, value: Value) -> None:
         """An operator that stays in torch, exactly as it was captured."""
@@ -227,7 +230,7 @@ class ForwardWriter:
             elif used and leaf.attrs["kind"] == "constant":
                 out += self._constant(leaf)
             elif used:
-                out.append(f"{leaf.name} = {attribute(leaf.attrs['target'])}")
+                out.append(f"{leaf.name} = {self.graph.place(leaf.attrs['target'])}")
         if self.sizes.used_variant:
             out.append(self._variant())
         return out
@@ -268,14 +271,6 @@ class ForwardWriter:
             keys.append(f"{shapes if len(shapes) > 1 else shapes[0]!r}: {k}".replace("[", "(").replace("]", ")"))
         key = ", ".join(f"tuple({leaf.name}.shape)" for leaf in self.inputs)
         return f"variant = {{{', '.join(keys)}}}[{key if len(self.inputs) == 1 else f'({key})'}]"
-
-
-def attribute(target: str) -> str:
-    """A dotted state_dict name as an expression of ``forward``."""
-    text = "self"
-    for part in target.split("."):
-        text += f"[{part}]" if part.isdigit() else f".{part}"
-    return text
 
 
 def _shared_sizes(lines: list[str]) -> list[str]:

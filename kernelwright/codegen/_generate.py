@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelwright.codegen._constructor import constructor
+from kernelwright.codegen._convolutions import conv_function
 from kernelwright.codegen._file import (
     Generated,
+    carried,
     finished,
     kernel_name,
     left_to_torch,
@@ -23,7 +24,7 @@ from kernelwright.codegen._kernel import Function, NestWriter
 from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan, fold_biases, make_plan
-from kernelwright.codegen._products import conv_function, gemm_function
+from kernelwright.codegen._products import gemm_function
 from kernelwright.codegen._schedule import CHOICES, CONSTANTS, complete, relevant
 from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
@@ -58,7 +59,7 @@ class _Emitter:
 
     def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
         self.graph, self.plan, self.options = graph, plan, options
-        self.forward = ForwardWriter(plan.program, graph.attributes)
+        self.forward = ForwardWriter(plan.program, graph)
         self.functions: list[Function] = []
         self.report: list[dict[str, Any]] = []
         self.kinds: set[str] = set()
@@ -100,7 +101,7 @@ class _Emitter:
 
     def file(self) -> str:
         """The text of the candidate file."""
-        made = constructor(self.graph.module_source)
+        made = carried(self.graph)
         body = self.forward.body(self.plan.program.outputs, self.graph.structure)
         text = "\n".join(body)
         imports = module_imports(made, text)

@@ -7,15 +7,18 @@ code: it is checked when it is read, and nothing in it is ever executed.
 from __future__ import annotations
 
 import json
+import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from kernelwright.codegen._size import Shape, Size
 from kernelwright.errors import KernelwrightError
 
-FORMAT = 1
+FORMAT = 2
 InputKind = Literal["input", "parameter", "buffer", "constant"]
+Carry: TypeAlias = Literal["needed", "whole"]
+CARRIES: tuple[Carry, ...] = ("needed", "whole")  # of the reference's text, in the order in which they are tried
 
 
 class CodegenError(KernelwrightError):
@@ -93,6 +96,10 @@ class Graph:
         forward_parameters: names of the parameters of ``forward``, in order.
         module_source: the reference's text, from which the constructor is taken.
         attributes: whole numbers that the model keeps as attributes, by dotted name.
+        forward_defaults: defaults of the parameters of ``forward`` that have one.
+        indexed: dotted names of the modules whose children are reached by number (``self.layers[0]``); the model
+            itself is the empty name.
+        carry: how much of the reference's text the constructor needs (see ``_constructor.py``).
         payload: the JSON object that this graph was read from.
     """
 
@@ -104,6 +111,9 @@ class Graph:
     forward_parameters: tuple[str, ...]
     module_source: str
     attributes: Mapping[str, Size] = field(default_factory=dict)
+    forward_defaults: Mapping[str, Any] = field(default_factory=dict)
+    indexed: frozenset[str] = frozenset()
+    carry: Carry = "needed"
     payload: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
@@ -128,10 +138,26 @@ class Graph:
                 forward_parameters=tuple(data["forward_parameters"]),
                 module_source=data["module_source"],
                 attributes={k: _size(v, data["variants"]) for k, v in data.get("attributes", {}).items()},
+                forward_defaults=_defaults(data.get("forward_defaults", {})),
+                indexed=frozenset(map(str, data.get("indexed", ()))),
+                carry=_carry(data.get("carry", "needed")),
                 payload=data,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CodegenError(f"malformed graph: {error!r}", hint="capture the problem again") from error
+
+    def place(self, target: str) -> str:
+        """A dotted state_dict name as an expression of ``forward``."""
+        text, reached = "self", ""
+        for part in target.split("."):
+            if part.isdigit() and reached in self.indexed:
+                text += f"[{part}]"
+            elif part.isidentifier() and not keyword.iskeyword(part):
+                text += f".{part}"
+            else:
+                text = f"getattr({text}, {part!r})"
+            reached = f"{reached}.{part}" if reached else part
+        return text
 
     def to_json(self) -> str:
         """The text that :meth:`from_json` reads."""
@@ -142,6 +168,19 @@ def _size(value: Any, variants: int) -> Size:
     if isinstance(value, dict):
         return Size(tuple(int(v) for v in value["sizes"]))
     return Size.const(int(value), variants)
+
+
+def _carry(value: Any) -> Carry:
+    for carry in CARRIES:
+        if value == carry:
+            return carry
+    raise ValueError(f"unknown carry {value!r}")
+
+
+def _defaults(value: Mapping[str, Any]) -> dict[str, Any]:
+    if not all(default is None or isinstance(default, bool | int | float | str) for default in value.values()):
+        raise ValueError("a default of forward is no plain value")
+    return {str(name): default for name, default in value.items()}
 
 
 def _info(entry: Mapping[str, Any], variants: int) -> TensorInfo:

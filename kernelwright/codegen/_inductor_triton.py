@@ -17,7 +17,14 @@ from unittest import mock
 import torch
 
 from kernelwright.codegen._capture import CaptureFault, declared_variants
-from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+from kernelwright.datasets._runtime import (
+    ReferenceFault,
+    load_reference,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    settle_device,
+)
 
 _MOST_TEXT = 1 << 20  # characters of a wrapper
 _KINDS = {"USER_INPUT": "input", "PARAMETER": "parameter", "BUFFER": "buffer"}
@@ -105,6 +112,7 @@ def _lowered(
         model = make_model(module, make_init_inputs(module, 0))
         inputs = make_inputs(module, 0)
         model.train(mode == "train").requires_grad_(False)
+        settle_device(model, inputs)
         for tensor in model.state_dict(keep_vars=True).values():
             tensor.constant = None  # else a fake tensor's small values would be moved to the device as well
         program = torch.export.export(model, tuple(inputs), strict=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from kernelwright.codegen._expressions import ExpressionWriter, ctype
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import HALVES, Value
 from kernelwright.codegen._nest import Expr, Nest, is_element
 from kernelwright.codegen._size import Affine, Loop, product
 
@@ -46,7 +46,12 @@ class KeepingWriter(ExpressionWriter):
         for value, stored, position in nest.stores:
             holders = [e for e, place in self.cached.items() if place == f"store:{value.name}"]
             taken = any(self._needed_after(expr.stage, partial(operator.is_, h), {*self.cached, expr}) for h in holders)
-            fits = value.dtype == expr.value.dtype and is_element(nest, stored) and self._overwritable(value, expr)
+            fits = (
+                value.dtype == expr.value.dtype
+                and value.dtype not in HALVES
+                and is_element(nest, stored)
+                and self._overwritable(value, expr)
+            )
             if fits and not taken and stored is not expr and stored.stage > expr.stage and self._whole_row(position):
                 self.cached[expr] = f"store:{value.name}"
                 return

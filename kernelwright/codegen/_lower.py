@@ -10,21 +10,19 @@ from kernelwright.codegen import (
     _lower_pointwise,
     _lower_reductions,
     _lower_views,
-    _triton_lower,
 )
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
 from kernelwright.codegen._ir import Program, Value
-from kernelwright.codegen._registry import TABLE, TRITON_TABLE, Lowering
+from kernelwright.codegen._registry import TABLE
 
 # Imported for their registrations.
-_REGISTERED = (_lower_heavy, _lower_pointwise, _lower_reductions, _lower_views, _triton_lower)
+_REGISTERED = (_lower_heavy, _lower_pointwise, _lower_reductions, _lower_views)
 
 
 def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp") -> Program:
     """Lower a graph. Operators whose base name is in ``keep`` stay torch calls even where a lowering exists."""
-    builder = Builder(graph.variants, halves=backend == "triton")
-    table = {**TABLE, **TRITON_TABLE} if backend == "triton" else TABLE
+    builder = Builder(graph.variants, backend)
     tensors: dict[tuple[str, int], Value] = {}
     for item in graph.inputs:
         attrs = {"kind": item.kind, "target": item.target, "data": item.data, "contiguous": item.info.contiguous}
@@ -37,7 +35,7 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
         if not node.outputs:
             continue  # an assertion about the input
         builder.origin = (node.name, node.op)
-        results = _lower_node(builder, table, node, tensors, keep)
+        results = _lower_node(builder, node, tensors, keep)
         for index, value in enumerate(results):
             tensors[node.name, index] = value
     outputs = [tensors[ref.name, ref.index] for ref in graph.outputs]
@@ -46,7 +44,6 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
 
 def _lower_node(
     builder: Builder,
-    table: Mapping[str, Lowering],
     node: Node,
     tensors: Mapping[tuple[str, int], Value],
     keep: frozenset[str],
@@ -54,7 +51,7 @@ def _lower_node(
     args = tuple(_resolve(a, tensors) for a in node.args)
     kwargs = {k: _resolve(v, tensors) for k, v in node.kwargs.items()}
     base = node.op.split(".")[0]
-    handler: Callable[..., Any] | None = table.get(node.op) or table.get(base)
+    handler: Callable[..., Any] | None = TABLE.get(node.op) or TABLE.get(base)
     reason = "no template for it yet"
     if base in keep or node.name in keep:
         reason = "left to the library by choice"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.codegen._builder import Builder, Unsupported
@@ -28,16 +29,19 @@ def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = Fals
     return b.make("matmul", (left, right), shape, left.dtype, transposed=transposed)
 
 
-@lowering("matmul", "mm", "bmm")
+@lowering("matmul", "mm", "bmm", "mv", "dot")
 def _matmul(b: Builder, left: Value, right: Value) -> Value:
+    if len(right.shape) == 1:  # a sum over each row: a matrix of one column would be copied for nothing
+        return b.reduce("sum", b.pointwise("mul", left, right), [len(left.shape) - 1], False, name="product")
     return product_of(b, left, right)
 
 
 @lowering("linear")
 def _linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    if len(x.shape) < 2:
-        raise Unsupported("linear on a vector")
-    y = product_of(b, x, weight, transposed=True)
+    if len(x.shape) == 1:
+        y: Value = _matmul(b, weight, x)
+    else:
+        y = product_of(b, x, weight, transposed=True)
     return y if bias is None else b.pointwise("add", y, bias, name="linear")
 
 
@@ -49,63 +53,93 @@ def _addmm(b: Builder, bias: Value, left: Value, right: Value, *, beta: Any = 1,
     return b.pointwise("add", y, bias, name="addmm")
 
 
-Pair = tuple[Size, Size]
+# ------------------------------------------------------------------------------------------------ convolutions
 
 
-def _pair(b: Builder, value: Any, default: int = 1) -> Pair:
-    """A window parameter of both image dims."""
+def window(b: Builder, value: Any, rank: int, default: int = 1) -> tuple[Size, ...]:
+    """A window parameter of each image dim."""
     if value is None or value == ():
-        return b.const(default), b.const(default)
+        return (b.const(default),) * rank
     if isinstance(value, (int, Size)):
-        return b.size(value), b.size(value)
+        return (b.size(value),) * rank
     sizes = [b.size(v) for v in value]
-    if len(sizes) == 1:
-        sizes *= 2
-    if len(sizes) != 2:
-        raise Unsupported("windows that are not two-dimensional")
-    return sizes[0], sizes[1]
+    sizes = sizes * rank if len(sizes) == 1 else sizes
+    if len(sizes) != rank:
+        raise Unsupported("windows of another rank than the image's")
+    return tuple(sizes)
 
 
-@lowering("conv2d")
-def _conv2d(
-    b: Builder,
-    x: Value,
-    weight: Value,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+def _biased(b: Builder, y: Value, bias: Value | None, x: Value) -> Value:
+    """With the bias of each filter; without the batch where there was none."""
+    if bias is not None:
+        y = b.pointwise("add", y, b.unsqueeze_to(bias, len(y.shape), 1), name="conv_bias")
+    return y if len(x.shape) == len(y.shape) else b.reshape(y, y.shape[1:])
+
+
+def _batched(b: Builder, x: Value, weight: Value) -> Value:
+    if x.dtype not in b.floats or weight.dtype != x.dtype:
+        raise Unsupported(f"a convolution of {x.dtype}")
+    return x if len(x.shape) == len(weight.shape) else b.reshape(x, [b.const(1), *x.shape])
+
+
+@lowering("conv1d", "conv2d", "conv3d")
+def _conv(
+    b: Builder, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: Any = 1,
-) -> Value:
-    if isinstance(padding, str) or len(x.shape) != 4:
-        raise Unsupported("convolution with named padding, or without a batch")
-    steps, border, gaps = _pair(b, stride), _pair(b, padding, 0), _pair(b, dilation)
-    out = []
-    for d in (0, 1):
+) -> Value:  # fmt: skip
+    rank = len(weight.shape) - 2
+    image = _batched(b, x, weight)
+    steps, gaps = window(b, stride, rank), window(b, dilation, rank)
+    named = padding if isinstance(padding, str) else None
+    reach = [(weight.shape[2 + d] - 1) * gaps[d] + 1 for d in range(rank)]
+    border = window(b, 0 if named else padding, rank, 0)
+    both = [p * 2 for p in border]
+    if named == "same":
+        both = [r - 1 for r in reach]
+        border = tuple(p // 2 for p in both)
+    spatial = [(image.shape[2 + d] + both[d] - reach[d]) // steps[d] + 1 for d in range(rank)]
+    attrs: dict[str, Any] = {
+        "stride": steps,
+        "padding": border,
+        "dilation": gaps,
+        "groups": b.size(groups),
+        "named": named,
+    }
+    attrs |= {"transposed": False, "output_padding": window(b, 0, rank)}
+    y = b.make("conv", (image, weight), (image.shape[0], weight.shape[0], *spatial), x.dtype, **attrs)
+    return _biased(b, y, bias, x)
+
+
+@lowering("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _conv_transpose(
+    b: Builder, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: Any = 1, dilation: Any = 1,
+) -> Value:  # fmt: skip
+    rank = len(weight.shape) - 2
+    image = _batched(b, x, weight)
+    steps, border, gaps = window(b, stride, rank), window(b, padding, rank, 0), window(b, dilation, rank)
+    more = window(b, output_padding, rank, 0)
+    spatial = []
+    for d in range(rank):
         reach = (weight.shape[2 + d] - 1) * gaps[d] + 1
-        out.append((x.shape[2 + d] + border[d] * 2 - reach) // steps[d] + 1)
-    shape = (x.shape[0], weight.shape[0], *out)
+        spatial.append((image.shape[2 + d] - 1) * steps[d] - border[d] * 2 + reach + more[d])
     count = b.size(groups)
-    y = b.make("conv", (x, weight), shape, x.dtype, stride=steps, padding=border, dilation=gaps, groups=count)
-    return y if bias is None else b.pointwise("add", y, b.unsqueeze_to(bias, 4, 1), name="conv_bias")
+    attrs: dict[str, Any] = {"stride": steps, "padding": border, "dilation": gaps, "groups": count, "named": None}
+    attrs |= {"transposed": True, "output_padding": more}
+    y = b.make("conv", (image, weight), (image.shape[0], weight.shape[1] * count, *spatial), x.dtype, **attrs)
+    return _biased(b, y, bias, x)
 
 
 @lowering("convolution")
 def _convolution(
-    b: Builder,
-    x: Value,
-    weight: Value,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    *rest: Any,
-) -> Value:
+    b: Builder, x: Value, weight: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: Any, *_: Any,
+) -> Value:  # fmt: skip
     if transposed:
-        raise Unsupported("transposed convolution")
-    out: Value = _conv2d(b, x, weight, bias, stride, padding, dilation, rest[1])
-    return out
+        y: Value = _conv_transpose(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    else:
+        y = _conv(b, x, weight, bias, stride, padding, dilation, groups)
+    return y
 
 
 # ------------------------------------------------------------------------------------------------ pooling
@@ -124,47 +158,79 @@ def pooled_size(size: Size, kernel: Size, stride: Size, padding: Size, dilation:
     return Size(tuple(out))
 
 
+def pool_rank(b: Builder) -> int:
+    """The image dims of the pooling that is lowered, by its name."""
+    return int(b.origin[1].split(".")[0][-2])
+
+
 def _pool(
     b: Builder, x: Value, kind: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, **more: Any
 ) -> Value:
-    if len(x.shape) < 3 or x.dtype != "float32":
+    """Pooling over one to three dims. The template of C++ takes two: there, depth comes after height and width."""
+    rank = pool_rank(b)
+    if len(x.shape) <= rank or x.dtype not in b.floats:
         raise Unsupported("pooling of this rank or dtype")
-    window = _pair(b, kernel)
-    steps = window if stride in (None, ()) else _pair(b, stride)
-    border, gaps = _pair(b, padding, 0), _pair(b, dilation)
-    spatial = [pooled_size(size, window[d], steps[d], border[d], gaps[d], ceil) for d, size in enumerate(x.shape[-2:])]
-    attrs = {"kind": kind, "kernel": window, "stride": steps, "padding": border, "dilation": gaps, **more}
-    return b.make("pool", (x,), (*x.shape[:-2], *spatial), x.dtype, f"{kind}_pool", **attrs)
+    kernels = window(b, kernel, rank)
+    steps = kernels if stride in (None, ()) else window(b, stride, rank)
+    columns = [kernels, steps, window(b, padding, rank, 0), window(b, dilation, rank)]
+    lead, image = list(x.shape[:-rank]), x.shape[-rank:]
+    places = zip(image, *columns, strict=True)
+    spatial = [pooled_size(size, k, step, pad, gap, ceil) for size, k, step, pad, gap in places]
+    if rank == 2 or b.backend == "triton":
+        return _pool_plane(b, x, kind, columns, spatial, more)
+    missing = [b.const(n) for n in (1, 1, 0, 1)]  # kernel, stride, padding and dilation of a dim that is not there
+    one = b.const(1)
+    y = x if rank > 1 else b.reshape(x, [*lead, one, *image])
+    across: list[tuple[Size, ...]] = [
+        (none, given[-1]) if rank == 1 else given[-2:] for none, given in zip(missing, columns, strict=True)
+    ]
+    plane = spatial[-2:] if rank > 1 else [one, *spatial]
+    y = _pool_plane(b, y, kind, across, plane, more, "float32" if rank == 3 and kind == "avg" else x.dtype)
+    if rank == 3:
+        y = b.reshape(y, [*lead, image[0], plane[0] * plane[1]])
+        along = [(given[0], none) for none, given in zip(missing, columns, strict=True)]
+        y = _pool_plane(b, y, kind, along, [spatial[0], plane[0] * plane[1]], more, x.dtype)
+    return b.reshape(y, [*lead, *spatial])
 
 
-@lowering("max_pool2d")
-def _max_pool2d(
+def _pool_plane(
+    b: Builder, x: Value, kind: str, columns: Sequence[tuple[Size, ...]], plane: Sequence[Size], more: dict[str, Any],
+    dtype: str = "",
+) -> Value:  # fmt: skip
+    """Pooling over the last dims, as many as ``plane`` has."""
+    attrs = dict(zip(("kernel", "stride", "padding", "dilation"), columns, strict=True))
+    shape = (*x.shape[: -len(plane)], *plane)
+    return b.make("pool", (x,), shape, dtype or x.dtype, f"{kind}_pool", kind=kind, **attrs, **more)
+
+
+@lowering("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool(
     b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Value:
     return _pool(b, x, "max", kernel, stride, padding, dilation, ceil_mode)
 
 
-@lowering("avg_pool2d")
-def _avg_pool2d(
+@lowering("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
     b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Value:  # fmt: skip
-    padded = any(any(p.values) for p in _pair(b, padding, 0))
+    padded = any(any(p.values) for p in window(b, padding, pool_rank(b), 0))
     if divisor_override is not None or (ceil_mode and padded):
         raise Unsupported("average pooling with a divisor, or with ceil mode and padding")
-    return _pool(b, x, "avg", kernel, stride, padding, 1, ceil_mode, include_pad=count_include_pad and not ceil_mode)
+    whole = (count_include_pad or not padded) and not ceil_mode
+    return _pool(b, x, "avg", kernel, stride, padding, 1, ceil_mode, include_pad=whole)
 
 
-@lowering("adaptive_avg_pool2d", "mean_pool")
-def _adaptive_avg_pool2d(b: Builder, x: Value, output: Any) -> Value:
-    out = _pair(b, output)
-    if out[0].equals(1) and out[1].equals(1):
-        rank = len(x.shape)
-        return b.mean(x, [rank - 2, rank - 1], True)
-    sizes = x.shape[-2:]
+@lowering("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def _adaptive_avg_pool(b: Builder, x: Value, output: Any) -> Value:
+    rank = pool_rank(b)
+    out, sizes = window(b, output, rank), x.shape[-rank:]
+    if all(o.equals(1) for o in out):
+        return b.mean(x, list(range(len(x.shape) - rank, len(x.shape))), True)
     if not all(o.divides(s) for s, o in zip(sizes, out, strict=True)):
         raise Unsupported("adaptive pooling with windows of different sizes")
-    kernel = (sizes[0] // out[0], sizes[1] // out[1])
+    kernel = tuple(s // o for s, o in zip(sizes, out, strict=True))
     return _pool(b, x, "avg", kernel, kernel, 0, 1, False, include_pad=True)
 
 

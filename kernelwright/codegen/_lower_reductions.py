@@ -109,12 +109,13 @@ def _norm(b: Builder, x: Value, order: Any = 2, dims: Any = None, keepdim: bool 
     raise Unsupported(f"norm of order {order}")
 
 
-@lowering("cumsum")
-def _cumsum(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Value:
+@lowering("cumsum", "cumprod")
+def _scan(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Value:
+    kind = b.origin[1].split(".")[0]
     x = _float_input(b, x, dtype)
-    if x.dtype not in b.floats:
-        raise Unsupported(f"cumsum of {x.dtype}")
-    return b.make("scan", (x,), x.shape, x.dtype, "cumsum", dim=dim_of(x, dim))
+    if x.dtype not in b.floats or not x.shape:
+        raise Unsupported(f"{kind} of {x.dtype}")
+    return b.make("scan", (x,), x.shape, x.dtype, kind, dim=dim_of(x, dim), kind=kind)
 
 
 @lowering("gather")
@@ -220,6 +221,24 @@ def _instance_norm(
     return _affine(b, normalised, vectors[0], vectors[1])
 
 
+@lowering("_native_batch_norm_legit.no_stats")
+def _own_statistics(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> list[Value]:
+    """Normalised by mean and variance of each channel of the input itself.
+
+    Instance norm becomes this, with batch and channels in one dim; they are taken apart again.
+    """
+    image, rank = x, len(x.shape)
+    if x.op == "reshape" and x.shape[0].equals(1) and x.args[0].shape[2:] == x.shape[2:]:
+        image = x.args[0]
+    dims = list(range(2, rank)) if image.shape[0] * image.shape[1] == x.shape[1] else [0, *range(2, rank)]
+    normalised, mean, rstd = _normalised(b, image, dims, eps)
+    vectors = [None if v is None else b.reshape(v, mean.shape) for v in (weight, bias)]
+    out = b.reshape(_affine(b, normalised, vectors[0], vectors[1]), x.shape)
+    return [out, *(b.reshape(value, [x.shape[1]]) for value in (mean, rstd))]
+
+
 def _running_norm(
     b: Builder, x: Value, w: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
 ) -> Value:
@@ -302,9 +321,34 @@ def _kl_div(b: Builder, x: Value, target: Value, reduction: int = 1, *, log_targ
 def _bce_logits(
     b: Builder, x: Value, y: Value, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Value:
-    if weight is not None or pos_weight is not None:
-        raise Unsupported("weighted binary cross entropy")
-    return _reduced(b, b.pointwise("sub", b.pointwise("softplus", x), b.pointwise("mul", x, y)), reduction)
+    if pos_weight is None:
+        loss = b.pointwise("sub", b.pointwise("softplus", x), b.pointwise("mul", x, y))
+    else:  # (1 - y) * x + (1 + (pos_weight - 1) * y) * softplus(-x)
+        more = b.pointwise("mul", b.pointwise("sub", pos_weight, 1.0), y)
+        hits = b.pointwise("mul", b.pointwise("add", more, 1.0), b.pointwise("softplus", b.pointwise("neg", x)))
+        loss = b.pointwise("add", b.pointwise("mul", b.pointwise("sub", 1.0, y), x), hits)
+    return _reduced(b, loss if weight is None else b.pointwise("mul", loss, weight), reduction)
+
+
+@lowering("pairwise_distance")
+def _pairwise_distance(
+    b: Builder, x: Value, y: Value, order: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Value:
+    apart = b.pointwise("add", b.pointwise("sub", x, y), eps, name="apart")
+    distance: Value = _norm(b, apart, order, [len(apart.shape) - 1], keepdim)
+    return distance
+
+
+@lowering("triplet_margin_loss")
+def _triplet_margin(
+    b: Builder, anchor: Value, near: Value, far: Value, margin: float = 1.0, order: float = 2.0, eps: float = 1e-6,
+    swap: bool = False, reduction: int = 1,
+) -> Value:  # fmt: skip
+    to_far = _pairwise_distance(b, anchor, far, order, eps)
+    if swap:
+        to_far = b.pointwise("minimum", to_far, _pairwise_distance(b, near, far, order, eps))
+    gap = b.pointwise("sub", _pairwise_distance(b, anchor, near, order, eps), to_far)
+    return _reduced(b, b.pointwise("clamp_min", b.pointwise("add", gap, margin), 0.0), reduction)
 
 
 @lowering("cross_entropy_loss")

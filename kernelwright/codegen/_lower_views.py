@@ -80,6 +80,15 @@ def _expand(b: Builder, x: Value, shape: Sequence[int | Size], *, implicit: bool
     return b.expand(x, [x.shape[d - lead] if s == -1 else b.size(s) for d, s in enumerate(shape)])
 
 
+@lowering("repeat")
+def _repeat(b: Builder, x: Value, counts: Sequence[int | Size]) -> Value:
+    missing = [b.const(1)] * (len(counts) - len(x.shape))
+    times, shape = [b.size(c) for c in counts], [*missing, *x.shape]
+    apart = b.reshape(x, [s for size in shape for s in (b.const(1), size)])
+    several = b.expand(apart, [s for pair in zip(times, shape, strict=True) for s in pair])
+    return b.reshape(several, [count * size for count, size in zip(times, shape, strict=True)])
+
+
 @lowering("broadcast_tensors")
 def _broadcast_tensors(b: Builder, tensors: Sequence[Value]) -> list[Value]:
     shape = b.broadcast([t.shape for t in tensors])

@@ -172,17 +172,36 @@ static inline float kw_min(float a, float b) { return (a < b || a != a) ? a : b;
 static inline float kw_floor_mod(float a, float b) { return a - std::floor(a / b) * b; }
 """,
 }
+_PARTS["BFloat16"] = """
+// The upper half of a float; rounded to nearest, ties to even.
+struct BFloat16 {
+    uint16_t bits;
+    BFloat16() = default;
+    BFloat16(float x) {
+        uint32_t i;
+        __builtin_memcpy(&i, &x, 4);
+        bits = x != x ? 0x7FC0 : (i + 0x7FFF + ((i >> 16) & 1)) >> 16;
+    }
+    operator float() const {
+        const uint32_t i = (uint32_t)bits << 16;
+        float x;
+        __builtin_memcpy(&x, &i, 4);
+        return x;
+    }
+};
+"""
 _ORDER = list(_PARTS)
+_NAME = re.compile(r"\bkw_\w+|\bBFloat16\b")
 
 
 def math_library(code: str) -> str:
     """The helper functions that ``code`` calls, with those that they call, in an order in which they compile."""
     needed: set[str] = set()
-    queue = re.findall(r"\bkw_\w+", code)
+    queue = _NAME.findall(code)
     while queue:
         name = "kw_bits" if queue[-1] in ("kw_float",) else queue[-1]
         queue.pop()
         if name in _PARTS and name not in needed:
             needed.add(name)
-            queue += re.findall(r"\bkw_\w+", _PARTS[name])
+            queue += (part for part in _NAME.findall(_PARTS[name]) if part != name)
     return "".join(_PARTS[name] for name in _ORDER if name in needed)

@@ -34,7 +34,7 @@ def literal(value: float | int | bool, dtype: str) -> str:
     """A C++ literal of a dtype."""
     if dtype == "bool" or isinstance(value, bool):
         return "true" if value else "false"
-    if dtype in ("float32", "float64"):
+    if "float" in dtype:
         number = float(value)
         if math.isnan(number):
             return "NAN"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.codegen._ir import STORED_TYPES, Index, Program, Value, through_view
+from kernelwright.codegen._ir import HALVES, STORED_TYPES, Index, Program, Value, through_view
 from kernelwright.codegen._kernel import Argument, Function, NestWriter
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._nest import Nest, NotFusible, analyse, is_element
@@ -45,22 +45,29 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
 
 def _writable(step: Step, program: Program, *, splits: bool) -> bool:
     value = step.values[0]
+    if step.kind == "conv" and splits:  # Triton's kernel: images of two dims, one group
+        plain = all(operand_memory(a, program.variants) is root(a) for a in value.args)
+        simple = len(value.shape) == 4 and not value.attrs["transposed"] and value.attrs["groups"].equals(1)
+        return plain and simple and value.attrs["named"] is None
     if step.kind == "conv":
-        return value.attrs["groups"].equals(1) and all(_plain_memory(a, program.variants) for a in value.args)
-    return (split_layout if splits else matrix_layout)(value, program.variants) is not None
+        return True
+    if splits:
+        return split_layout(value, program.variants) is not None
+    return matrix_layout(value, program.variants, copies=True) is not None
 
 
-def _plain_memory(value: Value, variants: int) -> bool:
-    """True where a value lies row-major in the memory of its root (a reshape of it at most)."""
+def operand_memory(value: Value, variants: int) -> Value:
+    """What holds a value row-major: its root, where it is only a reshape of that; else a copy of the value itself."""
     loops = [Loop(f"d{d}", size) for d, size in enumerate(value.shape)]
     index = tuple(Affine.of(lp) for lp in loops)
     found = _access(value, index, variants)
-    return found is not None and found[1] == linearise(index, value.shape, variants)
+    plain = found is not None and found[1] == linearise(index, value.shape, variants)
+    return root(value) if plain else value
 
 
 def _epilogue(user: Step, value: Value, variants: int) -> Nest | None:
     """The reader of a product as a nest over its rows and columns, or None where it is not one."""
-    columns = value.shape[-1] if value.op == "matmul" else value.shape[-1] * value.shape[-2]
+    columns = value.shape[-1] if value.op == "matmul" else product(value.shape[2:], variants)
     try:
         nest = analyse(user.region, user.outputs, variants, columns)
     except NotFusible:
@@ -93,13 +100,15 @@ class Layout:
     inner: Loop | None = None
 
 
-def _access(value: Value, index: Index, variants: int) -> tuple[Value, Affine] | None:
-    while value.is_view:
-        found = through_view(value, index, variants)
+def _access(value: Value, index: Index, variants: int, copies: bool = False) -> tuple[Value, Affine] | None:
+    """The memory of an operand and the place in it; with ``copies``, memory may be made for a view."""
+    shown, place = value, index
+    while shown.is_view:
+        found = through_view(shown, place, variants)
         if found is None:
-            return None
-        value, index = value.args[0], found
-    return value, linearise(index, value.shape, variants)
+            return (value, linearise(index, value.shape, variants)) if copies else None
+        shown, place = shown.args[0], found
+    return shown, linearise(place, shown.shape, variants)
 
 
 def split_layout(value: Value, variants: int) -> Layout | None:
@@ -120,11 +129,12 @@ def _views(value: Value) -> Iterator[Value]:
         yield value
 
 
-def matrix_layout(value: Value, variants: int, split: Size | None = None) -> Layout | None:
+def matrix_layout(value: Value, variants: int, split: Size | None = None, *, copies: bool = False) -> Layout | None:
     """The access pattern of a product, or None where an operand is no strided matrix.
 
     Args:
         split: the extent of the inner one of two loops over the depth; None for one loop.
+        copies: take an operand that is none as a copy of its own.
     """
     left, right = value.args
     leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
@@ -139,8 +149,8 @@ def matrix_layout(value: Value, variants: int, split: Size | None = None) -> Lay
 
     batch_right = leading if len(right.shape) > 2 else []
     ends = (*at(n), depth) if value.attrs["transposed"] else (depth, *at(n))
-    a = _access(left, (*at(*leading, m), depth), variants)
-    b = _access(right, (*at(*batch_right), *ends), variants)
+    a = _access(left, (*at(*leading, m), depth), variants, copies)
+    b = _access(right, (*at(*batch_right), *ends), variants, copies)
     if a is None or b is None:
         return None
     layout = Layout(leading, m, n, k, a, b, inner)
@@ -182,7 +192,7 @@ def _join(layout: Layout, first: Loop, second: Loop, joined: Loop) -> Layout:
 
 
 @dataclass
-class _Tail:
+class Tail:
     """What happens to a finished row of a tile: the epilogue's helper function and its arguments."""
 
     helper: str
@@ -191,18 +201,18 @@ class _Tail:
     streams: list[str]
 
 
-def _tail(step: Step, name: str, title: str, options: Mapping[str, Any], taken: frozenset[str]) -> _Tail:
+def tail_of(step: Step, name: str, title: str, options: Mapping[str, Any], taken: frozenset[str]) -> Tail:
     """The epilogue of a step as a helper; storing the row where there is none."""
     value = step.values[0]
     if step.epilogue is None:
         call = "std::copy({acc}, {acc} + ({count}), out + {rows} * {columns} + {begin});"
-        return _Tail("", call, [Argument("tensor", "out", value)], [])
+        return Tail("", call, [Argument("tensor", "out", value)], [])
     writer = NestWriter(step.epilogue, f"{name}_epilogue", title, {}, options, "segment", value)
     helper = writer.write()
     arguments = [Argument(a.kind, a.name if a.name not in taken else f"{a.name}_", a.value) for a in helper.arguments]
     passed = ", ".join(a.name for a in arguments)
-    call = f"{name}_epilogue({{acc}}, {passed}, {{rows}}, {{begin}}, {{count}});"
-    return _Tail(helper.text + "\n", call, arguments, _streams(step, arguments))
+    call = f"{name}_epilogue({{acc}}, {passed}, {{rows}}{{begin}}, {{count}});"
+    return Tail(helper.text + "\n", call, arguments, _streams(step, arguments))
 
 
 def _streams(step: Step, arguments: Sequence[Argument]) -> list[str]:
@@ -214,25 +224,28 @@ def _streams(step: Step, arguments: Sequence[Argument]) -> list[str]:
     return [a.name for a in arguments if a.kind == "tensor" and a.value in values and a.value.dtype == "float32"]
 
 
-def _rows_passed(step: Step, batch: tuple[str, Size], row: tuple[str, Size], sizes: KernelSizes) -> str:
-    """The outer loop variables of an epilogue (or the row of the output) from the batch and row of a tile."""
+def rows_passed(step: Step, batch: tuple[str, Size], row: tuple[str, Size], sizes: KernelSizes) -> str:
+    """The outer loop variables of an epilogue, each with a comma after it, from the batch and row of a tile.
+
+    Without an epilogue, the row of the output.
+    """
     flat = f"{batch[0]} * {sizes.expr(row[1], 'rows')} + {row[0]}" if batch[0] else row[0]
     if step.epilogue is None:
         return f"({flat})"
     outer = step.epilogue.outer
     if len(outer) < 2:
-        return flat if outer else ""
+        return f"{flat}, " if outer else ""
     if batch[0] and [lp.extent for lp in outer] == [batch[1], row[1]]:
-        return f"{batch[0]}, {row[0]}"
+        return f"{batch[0]}, {row[0]}, "
     parts = []
     for n, loop in enumerate(outer):
         inner = sizes.expr(product([lp.extent for lp in outer[n + 1 :]], len(row[1].values)), "inner")
         text = f"({flat})" if inner == "1" else f"({flat}) / {inner}"
         parts.append(text if n == 0 else f"{text} % {sizes.expr(loop.extent, 'extent')}")
-    return ", ".join(parts)
+    return "".join(f"{part}, " for part in parts)
 
 
-def _prefetches(tail: _Tail, flat: str, columns: str) -> str:
+def _prefetches(tail: Tail, flat: str, columns: str) -> str:
     """Statements that ask for a tile's rows of the epilogue's streams before the tile is computed."""
     if not tail.streams:
         return ""
@@ -254,7 +267,7 @@ def _signature(name: str, arguments: Sequence[Argument], written: set[Value]) ->
     return head if len(head) <= 110 else f'extern "C" void {name}(\n    ' + ",\n    ".join(parts) + ") {"
 
 
-def _operands(pairs: Sequence[tuple[str, Value]], tail: _Tail) -> tuple[list[Argument], dict[str, str]]:
+def operands(pairs: Sequence[tuple[str, Value]], tail: Tail) -> tuple[list[Argument], dict[str, str]]:
     """Tensor arguments without repeats (an epilogue may read an operand of the product again)."""
     arguments: list[Argument] = []
     names: dict[str, str] = {}
@@ -266,18 +279,27 @@ def _operands(pairs: Sequence[tuple[str, Value]], tail: _Tail) -> tuple[list[Arg
     return arguments, names
 
 
+def widen(pairs: Sequence[tuple[str, Value]], names: dict[str, str], sizes: KernelSizes, variants: int) -> str:
+    """Statements that copy operands of two bytes an element into floats; ``names`` are those of the copies then."""
+    lines = []
+    for name, value in pairs:
+        if value.dtype in HALVES:
+            given, count = names[name], sizes.expr(product(value.shape, variants), f"{name}_count")
+            lines.append(f"    const std::vector<float> wide_{name}({given}, {given} + {count});\n")
+            names[name] = f"wide_{name}.data()"
+    return "".join(lines)
+
+
 _NAMES = """
 a b packed panel acc row begin count group block blocks panels vectors panel_size share batch job first last p
-i r width first_row last_row tile_rows m n depth taps image height plane channel pitch positions position
-stop filters f y x c sums left right from to image_in filters_in stride_h stride_w pad_h pad_w out_height
-out_width phase plane_row
+i r width first_row last_row tile_rows m n depth
 """
 _RESERVED = frozenset(_NAMES.split())  # variables of the templates below
 _GEMM = """
 {helper}// {title}
 // Panels of B are packed a group at a time (a group stays in L2); tiles of rows then run over the group's panels.
 {signature}
-    const int64_t vectors = ({n} + LANES - 1) / LANES, panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
+{widened}    const int64_t vectors = ({n} + LANES - 1) / LANES, panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
     const int64_t panel_size = {depth} * TILE_VECTORS * LANES;
     const int64_t group = std::max<int64_t>(1, std::min(panels, GROUP_FLOATS / panel_size));
     const int64_t share = ({m} + omp_get_max_threads() - 1) / omp_get_max_threads();
@@ -318,13 +340,14 @@ _GEMM = """
 def gemm_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
     """A matrix product with its epilogue."""
     value = step.values[0]
-    layout = matrix_layout(value, variants)
+    layout = matrix_layout(value, variants, copies=True)
     assert layout is not None
-    tail = _tail(step, name, title, options, _RESERVED)
-    arguments, names = _operands([("a", layout.left[0]), ("b", layout.right[0])], tail)
-    sizes = _sizes(tail)
+    tail = tail_of(step, name, title, options, _RESERVED)
+    arguments, names = operands([("a", layout.left[0]), ("b", layout.right[0])], tail)
+    sizes = sizes_of(tail)
     m, n, depth = (sizes.expr(lp.extent, t) for lp, t in ((layout.m, "m"), (layout.n, "n"), (layout.k, "depth")))
-    (_, a), (_, b) = layout.left, layout.right
+    (left, a), (right, b) = layout.left, layout.right
+    widened = widen([("a", left), ("b", right)], names, sizes, variants)
     batches = product([lp.extent for lp in layout.batch], variants)
     variables, decode = _decoded(layout.batch, sizes)
     count = sizes.expr(batches, "batches")
@@ -334,10 +357,10 @@ def gemm_function(step: Step, name: str, title: str, variants: int, options: Map
         return f"{text} + " if text else ""
 
     batch = ("batch" if layout.batch else "", batches)
-    rows = _rows_passed(step, batch, ("i + r", layout.m.extent), sizes)
+    rows = rows_passed(step, batch, ("i + r", layout.m.extent), sizes)
     flat = f"batch * {m} + i + r" if layout.batch else "i + r"
     fields = {
-        "helper": tail.helper, "title": title, "m": m, "n": n, "depth": depth, "decode": decode,
+        "helper": tail.helper, "title": title, "widened": widened, "m": m, "n": n, "depth": depth, "decode": decode,
 
         "jobs": ("" if count == "1" else f"{count} * ") + "blocks",
         "work": " * ".join([*([count] if count != "1" else []), m, n, depth]),
@@ -347,7 +370,7 @@ def gemm_function(step: Step, name: str, title: str, variants: int, options: Map
         "call": tail.call.format(acc="acc + r * width", rows=rows, begin="begin", count="count", columns=n),
         "prefetch": _prefetches(tail, flat, n),
     }  # fmt: skip
-    return _finished(_GEMM, fields, name, step, arguments, tail, sizes)
+    return finished(_GEMM, fields, name, step, arguments, tail, sizes)
 
 
 def _decoded(loops: Sequence[Loop], sizes: KernelSizes) -> tuple[dict[Loop, str], str]:
@@ -367,13 +390,13 @@ def _decoded(loops: Sequence[Loop], sizes: KernelSizes) -> tuple[dict[Loop, str]
     return variables, "\n            ".join(lines) + "\n            "
 
 
-def _finished(
+def finished(
     template: str,
     fields: dict[str, str],
     name: str,
     step: Step,
     arguments: list[Argument],
-    tail: _Tail,
+    tail: Tail,
     sizes: KernelSizes,
 ) -> Function:
     """Fill a template, with the arguments of the product and those of its epilogue."""
@@ -382,95 +405,8 @@ def _finished(
     return Function(name, template.format(signature=signature, **fields), everything)
 
 
-def _sizes(tail: _Tail) -> KernelSizes:
+def sizes_of(tail: Tail) -> KernelSizes:
     """The sizes of a driver; those that its epilogue takes anyway are known by their names there."""
     sizes = KernelSizes()
     sizes.derived = {a.value: a.name for a in tail.arguments if a.kind == "size"}
     return sizes
-
-
-_CONV = """
-{helper}// {title}
-// The image is copied once into padded planes (one per stride phase), so that every filter tap is a shifted view of it
-// and the product needs no packing; output columns beyond the image's width are computed and dropped.
-{signature}
-    const int64_t stride_h = {stride_h}, stride_w = {stride_w}, pad_h = {pad_h}, pad_w = {pad_w};
-    const int64_t height = {height}, width = {width}, out_height = {out_height}, out_width = {out_width};
-    const int64_t depth = {channels} * {kernel_h} * {kernel_w};
-    const int64_t plane_rows = (height + 2 * pad_h + stride_h - 1) / stride_h;
-    const int64_t pitch = (width + 2 * pad_w + stride_w - 1) / stride_w;
-    const int64_t plane = plane_rows * pitch, channel = plane * stride_h * stride_w;
-    const int64_t positions = (out_height - 1) * pitch + out_width;
-    constexpr int64_t WIDTH = TILE_VECTORS * LANES;
-    std::vector<int64_t> taps;
-    for (int64_t c = 0; c < {channels}; ++c)
-        for (int64_t y = 0; y < {kernel_h} * {dilation_h}; y += {dilation_h})
-            for (int64_t x = 0; x < {kernel_w} * {dilation_w}; x += {dilation_w})
-                taps.push_back(c * channel + (y % stride_h * stride_w + x % stride_w) * plane +
-                               y / stride_h * pitch + x / stride_w);
-    #pragma omp parallel if ({batches} * {filters} * depth * positions > 262144)
-    {{
-        std::vector<float> image({channels} * channel + WIDTH, 0.0f);
-        alignas(64) float acc[TILE_ROWS * WIDTH];
-        #pragma omp for schedule(static)
-        for (int64_t batch = 0; batch < {batches}; ++batch) {{
-            for (int64_t c = 0; c < {channels}; ++c) {{
-                for (int64_t y = 0; y < height; ++y) {{
-                    const float* from = {x} + ((batch * {channels} + c) * height + y) * width;
-                    const int64_t phase = (y + pad_h) % stride_h, plane_row = (y + pad_h) / stride_h;
-                    float* to = image.data() + c * channel + phase * stride_w * plane + plane_row * pitch;
-                    if (stride_w == 1) {{
-                        std::copy(from, from + width, to + pad_w);
-                        continue;
-                    }}
-                    for (int64_t x = pad_w; x < width + pad_w; ++x)
-                        to[x % stride_w * plane + x / stride_w] = from[x - pad_w];
-                }}
-            }}
-            for (int64_t position = 0; position < positions; position += WIDTH) {{
-                const int64_t stop = std::min(position + WIDTH, positions);
-                for (int64_t f = 0; f < {filters}; f += TILE_ROWS) {{
-                    const int64_t tile_rows = std::min<int64_t>(TILE_ROWS, {filters} - f);
-                    tile<TILE_VECTORS>({weight} + f * depth, depth, 1, image.data() + position,
-                                       Taps{{taps.data()}}, depth, tile_rows, acc, WIDTH);
-                    for (int64_t y = position / pitch; y * pitch < stop; ++y) {{
-                        const int64_t left = std::max(y * pitch, position) - y * pitch;
-                        const int64_t right = std::min(y * pitch + out_width, stop) - y * pitch;
-                        for (int64_t r = 0; r < tile_rows && left < right; ++r) {{
-                            const float* sums = acc + r * WIDTH + y * pitch + left - position;
-                            {call}
-                        }}
-                    }}
-                }}
-            }}
-        }}
-    }}
-}}
-"""
-
-
-def conv_function(step: Step, name: str, title: str, variants: int, options: Mapping[str, Any]) -> Function:
-    """A convolution with its epilogue."""
-    value = step.values[0]
-    x, weight = value.args
-    tail = _tail(step, name, title, options, _RESERVED)
-    arguments, names = _operands([("image_in", root(x)), ("filters_in", root(weight))], tail)
-    sizes = _sizes(tail)
-    texts = {
-        "batches": x.shape[0], "channels": x.shape[1], "height": x.shape[2], "width": x.shape[3],
-        "filters": weight.shape[0], "kernel_h": weight.shape[2], "kernel_w": weight.shape[3],
-        "out_height": value.shape[2], "out_width": value.shape[3],
-        "stride_h": value.attrs["stride"][0], "stride_w": value.attrs["stride"][1],
-        "pad_h": value.attrs["padding"][0], "pad_w": value.attrs["padding"][1],
-        "dilation_h": value.attrs["dilation"][0], "dilation_w": value.attrs["dilation"][1],
-    }  # fmt: skip
-    fields = {key: sizes.name(size, f"n_{key}") for key, size in texts.items()}
-    rows = _rows_passed(step, ("batch", x.shape[0]), ("f + r", weight.shape[0]), sizes)
-    fields |= {
-        "helper": tail.helper, "title": title, "x": names["image_in"], "weight": names["filters_in"],
-        "call": tail.call.format(
-            acc="sums", rows=rows, begin="y * out_width + left", count="right - left",
-            columns="(out_height * out_width)",
-        ),
-    }  # fmt: skip
-    return _finished(_CONV, fields, name, step, arguments, tail, sizes)

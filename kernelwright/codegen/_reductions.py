@@ -49,11 +49,11 @@ class RowReductionWriter(LoopWriter):
         their number, as no vector's does. A double costs a scalar loop nothing.
         """
         gathers = any(other.kind == "gather" for other in self.nest.order)
-        return gathers and expr.scope == "all" and expr.value.op == "sum" and expr.value.dtype == "float32"
+        return gathers and expr.scope == "all" and expr.value.op == "sum" and accumulator(expr) == "float"
 
     def _watches_nan(self, expr: Expr) -> bool:
         extreme = expr.value.op in ("amax", "amin", "argmax", "argmin")
-        return extreme and expr.args[0].value.dtype.startswith("float") and not expr.value.attrs.get("nan_may_vanish")
+        return extreme and "float" in expr.args[0].value.dtype and not expr.value.attrs.get("nan_may_vanish")
 
     def _accumulate(self, expr: Expr) -> None:
         name, text, op = self.local[expr], self._text(expr.args[0]), expr.value.op
@@ -101,7 +101,7 @@ class RowReductionWriter(LoopWriter):
             if expr.kind != "reduce" or expr.scope not in ("all", "outer"):
                 continue
             op, kind = expr.value.op, ctype(expr)
-            wide = op in ("sum", "prod") and expr.value.dtype == "float32"
+            wide = op in ("sum", "prod") and kind == "float"
             name = self.fresh(f"{expr.value.name}_total")
             self.total_names[expr] = name
             self.emit(f"{'double' if wide else kind} {name} = {START[op]};")
@@ -115,7 +115,7 @@ class RowReductionWriter(LoopWriter):
         return clauses
 
     def _total_watches_nan(self, expr: Expr) -> bool:
-        return expr.value.op in ("amax", "amin") and expr.value.dtype.startswith("float")
+        return expr.value.op in ("amax", "amin") and "float" in expr.value.dtype
 
     def _accumulate_total(self, expr: Expr, text: str) -> None:
         """Add a row's value to a total; ``max`` of threads' totals would lose a NaN, so a flag carries it."""

@@ -11,17 +11,16 @@ from kernelwright.codegen._ir import Value
 INTEGERS = ("int64", "int32", "bool")
 Lowering = Callable[..., Any]
 TABLE: dict[str, Lowering] = {}
-TRITON_TABLE: dict[str, Lowering] = {}  # what only the Triton emitter can write, before those of TABLE
 
 
-def lowering(*names: str, table: dict[str, Lowering] = TABLE) -> Callable[[Lowering], Lowering]:
+def lowering(*names: str) -> Callable[[Lowering], Lowering]:
     """Register a lowering under operator names (with or without overload)."""
 
     def register(function: Lowering) -> Lowering:
         for name in names:
-            if name in table:
+            if name in TABLE:
                 raise ValueError(f"two lowerings for {name}")
-            table[name] = function
+            TABLE[name] = function
         return function
 
     return register

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.codegen._constructor import constructor
 from kernelwright.codegen._cost import cost
-from kernelwright.codegen._file import Generated
+from kernelwright.codegen._file import Generated, carried, class_head, module_imports, signature
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._math import math_library
 
@@ -142,7 +141,7 @@ def _method(graph: Graph, variant: Mapping[str, Any], number: int) -> str:
 def _given(graph: Graph, item: Mapping[str, Any]) -> str:
     if item["kind"] == "input":
         return str(graph.forward_parameters[item["target"]])
-    return "self" + "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in item["target"].split("."))
+    return graph.place(item["target"])
 
 
 def _addresses(arguments: str) -> str:
@@ -160,16 +159,13 @@ def _addresses(arguments: str) -> str:
 
 
 def _file(graph: Graph, functions: list[str], methods: list[str], keys: list[str]) -> str:
-    made = constructor(graph.module_source)
+    made = carried(graph)
     code = "\n".join(functions)
     inputs = [i.target for i in graph.inputs if i.kind == "input"]
     key = "(" + "".join(f"tuple({name}.shape), " for name in inputs) + ")"
     arguments = ", ".join(graph.forward_parameters)
     lines = [
-        "import ctypes",
-        "import torch",
-        *(i for i in made.imports if i != "import torch"),
-        *(["from torch import nn"] if "from torch import nn" not in made.imports else []),
+        *module_imports(made, "", ["import ctypes"]),
         "",
         "from kernelwright.inline import cpp",
         "",
@@ -180,9 +176,8 @@ def _file(graph: Graph, functions: list[str], methods: list[str], keys: list[str
         "",
         "",
         *([made.helpers, "", ""] if made.helpers else []),
-        f"class ModelNew({made.bases or 'nn.Module'}):",
-        *([made.init, ""] if made.init else []),
-        f"    def forward(self, {arguments}):",
+        *class_head(made),
+        f"    def forward(self, {signature(graph)}):",
         f"        variants = {{{', '.join(keys)}}}",
         f"        return variants[{key}]({arguments})",
         "",

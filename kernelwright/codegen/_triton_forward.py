@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.codegen._forward import ForwardWriter, attribute
+from kernelwright.codegen._forward import ForwardWriter
 from kernelwright.codegen._graph import Graph, Input, Symbol
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._size import Shape
@@ -15,8 +15,8 @@ class TritonForward(ForwardWriter):
     """As the C++ one, but that memory is on the device of the inputs, and that kernels take contiguous memory only."""
 
     def __init__(self, program: Program, graph: Graph) -> None:
-        super().__init__(program, graph.attributes)
-        places = [item.target if item.kind == "input" else attribute(item.target) for item in _tensors(graph)]
+        super().__init__(program, graph)
+        places = [item.target if item.kind == "input" else graph.place(item.target) for item in _tensors(graph)]
         self.device = f"{places[0]}.device" if places else '"cuda"'  # of the first tensor that forward can reach
 
     def _allocate(self, value: Value, dims: Shape) -> None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.codegen._constructor import constructor
 from kernelwright.codegen._file import (
     Generated,
+    carried,
     finished,
     kernel_name,
     left_to_torch,
@@ -92,7 +92,7 @@ class _Emitter:
 
     def file(self) -> str:
         """The text of the candidate file."""
-        made = constructor(self.graph.module_source)
+        made = carried(self.graph)
         body = self.forward.body(self.plan.program.outputs, self.graph.structure)
         imports = module_imports(made, "\n".join(body))
         parts = []

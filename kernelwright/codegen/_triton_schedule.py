@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.codegen._builder import HALVES
 from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._nest import Nest
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._triton_nest import fits_whole

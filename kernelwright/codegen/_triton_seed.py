@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.codegen._constructor import constructor
 from kernelwright.codegen._cost import cost
-from kernelwright.codegen._file import Generated
+from kernelwright.codegen._file import Generated, carried, class_head, module_imports, signature
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._triton_seed_kernels import (
     HELPERS,
@@ -203,12 +202,11 @@ class _Wrapper:
             else:
                 if item["target"] not in known:
                     raise refuse("a parameter that the captured graph does not have")
-                parts = item["target"].split(".")
-                name = "self" + "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in parts)
+                name = graph.place(item["target"])
             self._names[item["name"]] = name
             if item["contiguous"] is True:
                 self._shapes[name] = tuple(int(s) for s in item["shape"])
-        self.device = f"{next(iter(sorted(self._names.values(), key=lambda n: n.startswith('self'))))}.device"
+        self.device = f"{next(iter(sorted(self._names.values(), key=lambda n: 'self' in n)))}.device"
 
     # ------------------------------------------------------------------------------------------------- statements
 
@@ -394,15 +392,13 @@ def _row_major(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _file(graph: Graph, kernels: Sequence[Kernel], methods: Sequence[str], keys: Mapping[str, int]) -> str:
-    made = constructor(graph.module_source)
+    made = carried(graph)
     body = "\n".join(methods)
     code = [text for kernel in kernels for text in (*kernel.operators, kernel.text)]
     code = [*helpers("\n".join(code)), *code]
     names = [name for name in KNOBS if re.search(rf"\b{name}\b", body)]
     lines = [
-        "import torch",
-        *(["from torch import nn"] if "from torch import nn" not in made.imports else []),
-        *(i for i in made.imports if i != "import torch"),
+        *module_imports(made, ""),
         "",
         "import triton",
         "import triton.language as tl",
@@ -419,8 +415,7 @@ def _file(graph: Graph, kernels: Sequence[Kernel], methods: Sequence[str], keys:
         ),
         "",
         "",
-        f"class ModelNew({made.bases or 'nn.Module'}):",
-        *([made.init, ""] if made.init else []),
+        *class_head(made),
         *_forward(graph, methods, keys),
     ]
     return "\n".join(lines) + "\n"
@@ -430,11 +425,11 @@ def _forward(graph: Graph, methods: Sequence[str], keys: Mapping[str, int]) -> l
     """``forward``, which picks the launches for the shapes of its inputs, and one method for each set of them."""
     arguments = ", ".join(graph.forward_parameters)
     if len(methods) == 1:
-        return [f"    def forward(self, {arguments}):", *(f"        {line}" for line in methods[0].splitlines())]
+        return [f"    def forward(self, {signature(graph)}):", *(f"        {line}" for line in methods[0].splitlines())]
     tensors = [item.target for item in graph.inputs if item.kind == "input"]
     shapes = "(" + "".join(f"tuple({name}.shape), " for name in tensors) + ")"
     lines = [
-        f"    def forward(self, {arguments}):",
+        f"    def forward(self, {signature(graph)}):",
         "        variants = {",
         *(f"            {key}: self._shapes_{number}," for key, number in keys.items()),
         "        }",

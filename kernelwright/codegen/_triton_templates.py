@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.codegen._builder import HALVES
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import HALVES, Value
 from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._size import Size, product

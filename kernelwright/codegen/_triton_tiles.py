@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.codegen._builder import HALVES
 from kernelwright.codegen._graph import Scalar
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import HALVES, Value
 from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._nest import Expr, Nest

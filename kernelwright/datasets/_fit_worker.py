@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernelwright.datasets._runtime import ReferenceFault, load_reference, make_init_inputs, make_inputs, make_model
+from kernelwright.datasets._runtime import (
+    ReferenceFault,
+    load_reference,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    settle_device,
+)
 
 _STEPS = 64
 _LEAST = 16  # below which nothing is halved: a width of 1 is another problem
@@ -84,6 +91,7 @@ def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
     with torch.device("meta"), torch.no_grad():
         model = make_model(module, make_init_inputs(module))
         inputs = make_inputs(module)
+        settle_device(model, inputs)
         with FlopCounterMode(display=False) as counter:
             try:
                 outputs = model(*inputs)

@@ -13,11 +13,18 @@ import torch
 
 from kernelwright.datasets._lint_trace import Trace, Untraceable, address, redundant_work
 from kernelwright.datasets._runtime import (
+    LOW_FLOATS,
+    NO_DOUBLE,
     ReferenceFault,
+    double_twin,
+    fault_of,
+    in_double,
     load_reference,
     make_init_inputs,
     make_inputs,
     make_model,
+    mean_device,
+    means_device,
     randomise_parameters,
     run_forward,
 )
@@ -61,7 +68,8 @@ class _Run:
         mode = str(payload.get("mode", "eval"))
         self.randomness = str(payload.get("randomness", "none"))
         self.module = load_reference(payload["source"], payload.get("variant", {}))
-        self.model = make_model(self.module, make_init_inputs(self.module, SEED), mode=mode, seed=SEED)
+        self.mode = mode
+        self.model = self.built()
         randomise_parameters(self.model, SEED)
         self.state = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.inputs = make_inputs(self.module, SEED + 1)
@@ -71,9 +79,15 @@ class _Run:
         self.names: Sequence[str] = code.co_varnames[1 : code.co_argcount] if code is not None else ()
         self.line: int | None = code.co_firstlineno if code is not None else None
 
+    def built(self) -> torch.nn.Module:
+        """The model by its constructor."""
+        return make_model(self.module, make_init_inputs(self.module, SEED), mode=self.mode, seed=SEED)
+
     def report(self) -> dict[str, Any]:
         base = self.run(self.inputs)
         findings = [
+            *self.check_device(),
+            *self.check_double(),
             *self.check_repeatable(base),
             *self.check_output_values(base),
             *self.check_dependence(base),
@@ -99,6 +113,34 @@ class _Run:
         self.model.load_state_dict(self.state)
         torch.manual_seed(seed)
         return tuple(output.clone() for output in run_forward(self.model, _copies(inputs)))
+
+    def check_device(self) -> Iterator[Finding]:
+        if means_device(self.model):
+            message = (
+                "forward names a CUDA device; without one, that is pretended, for a microsecond or two at every "
+                "operator: a kernel seems faster beside it than it is"
+            )
+            yield _finding("device-in-forward", "warning", message)
+
+    def check_double(self) -> Iterator[Finding]:
+        """The truth is computed by a twin in float64."""
+
+        def build() -> torch.nn.Module:
+            model = self.built()
+            if means_device(self.model):
+                mean_device(model)
+            run_forward(model, _copies(self.inputs))  # parameters that come with the first call
+            return model
+
+        try:
+            self.model.load_state_dict(self.state)
+            twin = double_twin(self.model, build)
+            with in_double():
+                torch.manual_seed(SEED)
+                twin(*(_in_double(value) for value in _copies(self.inputs)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the problem's code may raise anything
+            fault = fault_of(error, "forward", NO_DOUBLE)
+            yield _finding("no-float64", "error", fault.message, fault.line)
 
     def check_repeatable(self, base: Tensors) -> Iterator[Finding]:
         repeats = _alike(base, self.run(self.inputs))
@@ -225,6 +267,10 @@ def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _in_double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in LOW_FLOATS else value
 
 
 def _perturbed(value: Any, redrawn: Any) -> Any:

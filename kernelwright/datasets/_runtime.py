@@ -6,6 +6,7 @@ test that trusts its problem), never by the process that decides. No pydantic he
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import linecache
@@ -13,29 +14,46 @@ import random
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
+from kernelwright.datasets._device import default_device_kept, meant_device, pretended_device
+from kernelwright.datasets._double import LOW_FLOATS, DispatchMode, double_twin, in_double
+
 __all__ = [
+    "LOW_FLOATS",
+    "NO_DOUBLE",
+    "DispatchMode",
     "ReferenceFault",
     "capture_entry",
+    "double_twin",
+    "fault_of",
     "fit_entry",
+    "in_double",
     "lint_dynamic",
     "load_reference",
     "make_init_inputs",
     "make_inputs",
     "make_model",
+    "mean_device",
+    "means_device",
+    "on_meant_device",
+    "pretended_device",
     "randomise_parameters",
     "run_forward",
+    "settle_device",
 ]
+
+_T = TypeVar("_T")
 
 FaultStage = Literal["import", "Model", "get_inputs", "get_init_inputs", "forward"]
 
 _PREFIX = "kernelwright_problem_"
+NO_DOUBLE = "it does not run in float64, in which its truth is computed"
 
 
 class ReferenceFault(Exception):
@@ -81,9 +99,17 @@ def load_reference(source: str, variant: Mapping[str, Any]) -> types.ModuleType:
     module.__file__ = filename = f"{module.__name__}.py"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     sys.modules[module.__name__] = module
+    bare = dict(module.__dict__)
+
+    def execute() -> None:
+        module.__dict__.clear()
+        module.__dict__.update(bare)
+        exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
+
     try:
         with _stage("import"):
-            exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
+            with default_device_kept():
+                on_meant_device(source, execute)
         _require_contract(module)
         for name, value in variant.items():
             if name not in module.__dict__:
@@ -128,13 +154,17 @@ def make_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
 
 def _call_maker(module: types.ModuleType, name: Literal["get_inputs", "get_init_inputs"], seed: int) -> list[Any]:
     function = getattr(module, name)
-    _seed_everything(seed)
+
+    def make() -> Any:
+        _seed_everything(seed)
+        return function()
+
     with _stage(name):
-        made = function()
+        made = on_meant_device(_text_of(module), make)
     if not isinstance(made, (list, tuple)):
         what = "nothing" if made is None else type(made).__name__
         raise ReferenceFault(name, _first_line(function), f"{name}() returned {what}, not a list")
-    return list(made)
+    return [value.cpu() if isinstance(value, torch.Tensor) and value.device.type == "cuda" else value for value in made]
 
 
 def make_model(
@@ -145,20 +175,27 @@ def make_model(
     Raises:
         ReferenceFault: the constructor raises.
     """
-    _seed_everything(seed)
+
+    def construct() -> nn.Module:
+        _seed_everything(seed)
+        model: nn.Module = module.Model(*init_inputs)
+        return model
+
     with _stage("Model"):
-        model = module.Model(*init_inputs)
+        model = on_meant_device(_text_of(module), construct)
     return model.train(mode == "train")
 
 
 def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """Run ``model`` on ``inputs`` and return its outputs as a flat tuple of tensors.
 
-    Tuples, lists and dict values are flattened in order.
+    Tuples, lists and dict values are flattened in order. From then on ``model`` computes on the device that its file
+    means (:func:`mean_device`), where it fails without that.
 
     Raises:
         ReferenceFault: ``forward`` raises, or returns nothing or something that is no tensor.
     """
+    settle_device(model, inputs)
     with _stage("forward"):
         returned = model(*inputs)
     outputs = tuple(_flatten(returned))
@@ -170,6 +207,62 @@ def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Te
             what = "nothing" if output is None else f"a {type(output).__name__}"
             raise ReferenceFault("forward", line, f"forward returned {what} where a tensor is expected")
     return outputs
+
+
+def on_meant_device(text: str, attempt: Callable[[], _T]) -> _T:
+    """What ``attempt`` returns; where it fails and ``text`` names CUDA, what it returns on the device that this means.
+
+    That is the device that is used; where there is none, one is pretended. So ``.cuda()`` in a problem is no fault of
+    it on a machine without a GPU, nor is ``device="cuda:1"`` where there is one GPU.
+    """
+    try:
+        return attempt()
+    except (Exception, SystemExit):
+        if "cuda" not in text:
+            raise
+    with meant_device():
+        return attempt()
+
+
+def mean_device(model: nn.Module) -> None:
+    """Have the model's forward computed on the device that its file means from now on; see :func:`on_meant_device`.
+
+    Every operator of torch then takes a microsecond or two longer, so it is for a forward that fails without it.
+    """
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def on_device(*arguments: Any, **named: Any) -> Any:
+        with meant_device():
+            return forward(*arguments, **named)
+
+    model.forward = on_device
+    model.forward._means_device = True
+
+
+def means_device(model: nn.Module) -> bool:
+    """Whether :func:`mean_device` was done to the model."""
+    return hasattr(vars(model).get("forward"), "_means_device")
+
+
+def settle_device(model: nn.Module, inputs: Sequence[Any]) -> None:
+    """Do :func:`mean_device` where the model's file names CUDA and its forward fails on ``inputs`` without it."""
+    if means_device(model) or "cuda" not in _text_of(sys.modules.get(type(model).__module__)):
+        return
+    kept = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    try:
+        with torch.no_grad():
+            model(*(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs))
+    except (Exception, SystemExit):  # noqa: BLE001 - the problem's code may raise anything; the next call says what
+        mean_device(model)
+    finally:
+        model.load_state_dict(kept, strict=False)
+
+
+def _text_of(module: types.ModuleType | None) -> str:
+    """The text of a problem that :func:`load_reference` loaded; empty for any other module."""
+    filename = getattr(module, "__file__", None) or ""
+    return "".join(linecache.getlines(filename)) if filename.startswith(_PREFIX) else ""
 
 
 def randomise_parameters(model: torch.nn.Module, seed: int) -> None:
@@ -256,7 +349,19 @@ def _stage(stage: FaultStage) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise ReferenceFault(stage, _line_at_fault(error), _describe(error), traceback.format_exc()) from error
+        raise fault_of(error, stage) from error
+
+
+def fault_of(error: BaseException, stage: FaultStage, what: str = "") -> ReferenceFault:
+    """What an exception is as a fault of the reference, with the line of its file that it passed through last.
+
+    ``what`` says in words what it was raised by, where the stage does not.
+    """
+    if isinstance(error, ReferenceFault):
+        return error
+    said = f"{what}: {_describe(error)}" if what else _describe(error)
+    text = "".join(traceback.format_exception(error))
+    return ReferenceFault(stage, _line_at_fault(error), said, text)
 
 
 def _describe(error: BaseException) -> str:

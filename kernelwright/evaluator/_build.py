@@ -32,6 +32,7 @@ from kernelwright.evaluator.backends import (
     emulated_source,
     emulator_command,
     emulator_version,
+    lacking_library,
     runtime_command,
     runtime_files,
     runtime_version,
@@ -239,7 +240,7 @@ class BuildService:
             BuildError: an option is not allowed.
             MissingToolError: no compiler for CUDA.
         """
-        inline.check_cuda_flags(request.flags)
+        inline.cuda_flags(request.flags)
         if len(request.source) > MAX_SOURCE_BYTES:
             text = f"a CUDA source has at most {MAX_SOURCE_BYTES >> 10} KB, not {len(request.source) >> 10} KB"
             return BuildOutcome("", None, text, time.monotonic() - started, False)
@@ -256,8 +257,8 @@ class BuildService:
         with ThreadPoolExecutor(1, "emulated") as beside:
             emulating = beside.submit(self._emulated, request, started)
             for command in commands:  # the small headers first; torch's own, where those lack something
-                cubin = self._compile("", command, {"kernel.cu": text.encode()}, started)
-                if cubin.product is not None or cubin.problem:
+                cubin = _blamed(self._compile("", command, {"kernel.cu": text.encode()}, started), text)
+                if cubin.product is not None or cubin.problem or cubin.uncheckable:
                     break
             emulated = emulating.result()
         if cubin.product is None:
@@ -289,7 +290,7 @@ class BuildService:
             BuildError: an option is not allowed.
             MissingToolError: no compiler for CUDA.
         """
-        inline.check_cuda_flags(request.flags)
+        inline.cuda_flags(request.flags)
         try:
             compilers = f"{inline.cuda_compiler()}\0{inline.compiler_version()}"
             if request.language == "torch_cuda_extension":
@@ -303,7 +304,7 @@ class BuildService:
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
         files = {"kernel.cu": inline.cubin_source(request.source, request.name).encode()}
-        return self._compile(key, command, files, started)
+        return _blamed(self._compile(key, command, files, started), request.source)
 
     def _build_device_extension(self, request: inline.BuildRequest, compilers: str, started: float) -> BuildOutcome:
         """An extension for the device that is here: with few of torch's headers, and with all where those do not do."""
@@ -327,7 +328,7 @@ class BuildService:
             made = self._compile(key, quick, files, started, limits, mounts=mounts)
         if made.product is None and not made.problem:
             made = self._compile(key, command(fewer=False), files, started, limits)
-        return made
+        return _blamed(made, kernels)
 
     def device_code(self, source: str, name: str, architecture: str) -> bytes:
         """Machine code of a kernel of our own.
@@ -414,6 +415,13 @@ class BuildService:
         if key:
             self._cache.keep(key, done.stdout, log)
         return BuildOutcome(key, done.stdout, log, seconds, False)
+
+
+def _blamed(made: BuildOutcome, source: str) -> BuildOutcome:
+    """A build of CUDA, unchecked where it failed for a library that is not here."""
+    if made.product is not None or made.problem:
+        return made
+    return made._replace(uncheckable=lacking_library(source, made.log, inline.header_folders()))
 
 
 def _first_error(log: str) -> str:

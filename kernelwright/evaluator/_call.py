@@ -25,6 +25,7 @@ class CallPlan(NamedTuple):
     seeded: the last hidden input is a seed for torch's generator.
     gradients: positions of inputs whose gradients are outputs; None without a backward pass. ``parameters``: names of
     parameters likewise. ``cotangents``: positions of the outputs that gradients flow from; each has a hidden input.
+    on_device: the reference's forward runs only where the CUDA device that it names is taken for the one used.
     """
 
     written: tuple[int, ...] = ()
@@ -33,11 +34,12 @@ class CallPlan(NamedTuple):
     gradients: tuple[int, ...] | None = None
     parameters: tuple[str, ...] = ()
     cotangents: tuple[int, ...] = ()
+    on_device: bool = False
 
     @property
     def plain(self) -> bool:
         """Whether a call is nothing but forward."""
-        return self == CallPlan()
+        return self._replace(on_device=False) == CallPlan()
 
     @property
     def hidden(self) -> int:

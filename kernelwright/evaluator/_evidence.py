@@ -54,7 +54,8 @@ class Evidence(NamedTuple):
     ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
     without them), ``unknown`` (they cannot be stubbed).
     operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
-    reference's own reference_flops.
+    reference's own reference_flops; torch_steps: how many of them compute something, of the
+    reference's reference_steps.
     """
 
     share: Share | None
@@ -67,11 +68,31 @@ class Evidence(NamedTuple):
     operators: Mapping[str, int]
     calls: list[dict[str, Any]]
     lengths_ns: tuple[float, float] | None = None
+    torch_steps: int = 0
+    reference_steps: int = 0
 
     @property
     def label(self) -> Literal["kernel", "hybrid", "library"] | None:
-        """``kernel``, ``hybrid`` or ``library``; None where the share is unknown."""
-        return None if self.share is None else label(self.share)
+        """``kernel``, ``hybrid`` or ``library``; None where the share is unknown.
+
+        Without a share it is a hybrid where torch does the arithmetic and own kernels do another step.
+        """
+        if self.share is not None:
+            return label(self.share)
+        return "hybrid" if self.torch_does_the_arithmetic and self._own_step else None
+
+    @property
+    def torch_does_the_arithmetic(self) -> bool:
+        """Whether torch's own operators do as much of it as the reference has."""
+        return self.torch_flops >= self.reference_flops > 0
+
+    @property
+    def _own_step(self) -> bool:
+        """Whether own kernels, which the answer needs, do in the place of torch what the reference leaves to it.
+
+        A kernel that only copies what torch has computed takes no step from it.
+        """
+        return self.ghost == "needed" and self.torch_steps < self.reference_steps
 
     def objection(self) -> str:
         """Why the candidate is ineligible, or an empty string."""
@@ -80,7 +101,7 @@ class Evidence(NamedTuple):
         if self.launches is not None and 0 in self.launches:
             when = "when the same inputs come again" if self.launches[0] else "in a call"
             return f"its answers are not its kernels': it launches none {when}"
-        if self.share is None and self.torch_flops >= self.reference_flops > 0:
+        if self.share is None and self.torch_does_the_arithmetic and not self._own_step:
             return "torch's own operators do all of the reference's arithmetic"
         if self.share is not None and self._hardly_runs_own(self.share):
             return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
@@ -131,7 +152,7 @@ class Evidence(NamedTuple):
         parts = {"needed": "wrong without its own kernels", "idle": "right without its own kernels"}
         found = [parts.get(self.ghost, f"own kernels cannot be stubbed ({self.ghost_reason})")]
         if share is None:
-            return found[0]
+            return "; ".join([*found, *([f"label {self.label}"] if self.label else [])])
         found.append(f"label {self.label}")
         found.append(f"own {share.own:.0%}, library {share.library:.0%}, Python {share.python:.0%}")
         found.append(f"other {share.other:.0%} of {share.samples} samples")
@@ -154,6 +175,8 @@ def kernel_names(sources: Iterable[str], file: str) -> set[str]:
 class Trace(NamedTuple):
     """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
 
+    steps: how many of these operators compute something.
+
     launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
     structure: how the outputs are nested. seen: the different launches of emulated kernels. device: of two calls on the
     same inputs, the kernels on a GPU; None where its profiler sees nothing.
@@ -166,12 +189,13 @@ class Trace(NamedTuple):
     structure: str
     seen: tuple[Launch, ...] = ()
     device: tuple[tuple[KernelEvents, ...], ...] | None = None
+    steps: int = 0
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
         """Out of a reply that may hold anything."""
         operators, flops, calls = reply.get("operators"), reply.get("flops"), reply.get("calls")
-        launches = reply.get("launches")
+        launches, steps = reply.get("launches"), reply.get("steps")
         counted = isinstance(launches, list) and len(launches) == 2 and all(type(count) is int for count in launches)
         named = operators.items() if isinstance(operators, dict) else ()
         return cls(
@@ -182,6 +206,7 @@ class Trace(NamedTuple):
             str(reply.get("structure")),
             tuple(_launches_of(reply.get("seen_launches"))),
             _device_kernels(reply.get("device")),
+            steps if type(steps) is int else 0,
         )
 
     def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:

@@ -30,6 +30,19 @@ _EXACT_NAMES = """
 _EXACT = frozenset(_EXACT_NAMES.split())
 
 
+_PASSIVE_NAMES = """
+    _to_copy alias arange clone contiguous copy detach empty empty_like empty_permuted empty_strided eye fill full
+    full_like lift lift_fresh lift_fresh_copy linspace new_empty new_empty_strided new_full new_ones new_zeros ones
+    ones_like resize scalar_tensor set zero zeros zeros_like
+"""
+_PASSIVE = frozenset(_PASSIVE_NAMES.split())
+
+
+def is_passive(name: str) -> bool:
+    """Whether an operator only creates or copies tensors."""
+    return name in _PASSIVE
+
+
 def is_exact(name: str) -> bool:
     """Whether an operator only creates, moves, selects or compares values, so that it never rounds."""
     return name in _EXACT

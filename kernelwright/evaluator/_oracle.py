@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import socket
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator import _wire as wire
@@ -26,6 +27,7 @@ from kernelwright.evaluator._worker_door import Mapped
 if TYPE_CHECKING:
     import torch
 
+    from kernelwright.datasets._runtime import ReferenceFault
 
 _READ_PROBES = 12  # single elements of an input that must all matter before it counts as read
 
@@ -41,6 +43,9 @@ class Oracle(Runner):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         self.double: Any = None
+        self.variant: dict[str, Any] = {}
+        self.seed = 0
+        self.inputs: list[Any] = []  # that the variant was described with
         self.results: list[torch.Tensor] = []
 
     def do_describe(
@@ -56,8 +61,8 @@ class Oracle(Runner):
             self.module = _runtime.load_reference(self.source, variant)
             init = list(_runtime.make_init_inputs(self.module, seed))
             inputs = list(_runtime.make_inputs(self.module, seed))
-            self.model = self.placed(_runtime.make_model(self.module, init))
-            self.model.train(self.mode == "train")
+            self.seed, self.inputs = seed, inputs
+            self.model = self._built()
             placed = [self.placed(value) for value in inputs]
             facts = _Facts(self.model, placed, seed)
             self.plan = facts.plan(backward=backward, seeded=randomness == "seeded")
@@ -67,7 +72,7 @@ class Oracle(Runner):
             outputs = self.call(*given) if self.call is not None else facts.live
             structure = self._structure(placed) if self.plan.plain else ""
         except _runtime.ReferenceFault as fault:
-            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
+            raise _told(fault) from None
         try:
             arguments = [wire.encode_value(value) for value in init]
             described = [_describe_input(value, f"input{i}") for i, value in enumerate([*inputs, *hidden])]
@@ -114,6 +119,44 @@ class Oracle(Runner):
         self.call = None if self.plan.plain else Call(self.model, self.plan, state, initial)
         self.double = None
 
+    def _built(self) -> Any:
+        """The variant's model by its constructor, on the device that truths are computed on."""
+        from kernelwright.datasets import _runtime
+
+        assert self.module is not None
+        init = _runtime.make_init_inputs(self.module, self.seed)
+        return self.placed(_runtime.make_model(self.module, init, mode=self.mode))
+
+    def _twin(self) -> Any:
+        """The float64 twin of the present model, as a call by the plan.
+
+        Raises:
+            ReferenceFault: the constructor makes another model when it is run again.
+        """
+        from kernelwright.datasets import _runtime
+        from kernelwright.evaluator import _oracle_math as mathematics
+
+        if self.double is None:
+            try:
+                twin = _runtime.double_twin(self.model, self._rebuilt)
+            except ValueError as error:
+                raise _runtime.fault_of(error, "Model") from error
+            self.double = mathematics.PlannedModel(twin, self.plan, in_double=True)
+        return self.double
+
+    def _rebuilt(self) -> Any:
+        """The model built anew; one whose parameters come with its first call is called once."""
+        import torch
+
+        from kernelwright.datasets import _runtime
+
+        model = self._built()
+        if self.plan.on_device:
+            _runtime.mean_device(model)
+        if any(isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) for _, tensor in module_state(model)):
+            _runtime.run_forward(model, [self.placed(value) for value in _copies(self.inputs)])
+        return model
+
     def do_export_weights(self, fds: list[int], size: int, state: list[Any], seed: int, kept: float) -> None:
         """Draw the weights afresh from ``seed`` and write them into the arena; a share ``kept`` of each stays."""
         import torch
@@ -131,6 +174,16 @@ class Oracle(Runner):
             for spec in map(wire.spec_from_json, state):
                 arena.tensor(spec).copy_(own[spec.name])
 
+    def _unforeseen(self, operation: str, error: BaseException) -> Fault:
+        """What the reference's code raised outside of the stages that it is described in, with its line."""
+        from kernelwright.datasets import _runtime
+        from kernelwright.evaluator._oracle_math import NotInDouble
+
+        traceback.print_exception(error)
+        if isinstance(error, NotInDouble) and error.__cause__ is not None:
+            return _told(_runtime.fault_of(error.__cause__, "forward", _runtime.NO_DOUBLE))
+        return _told(_runtime.fault_of(error, "forward"))
+
     def do_open_variant(self, fds: list[int], variant: dict[str, Any]) -> None:
         """Load one variant for drawing inputs, and nothing else."""
         from kernelwright.datasets import _runtime
@@ -138,7 +191,7 @@ class Oracle(Runner):
         try:
             self.module = _runtime.load_reference(self.source, variant)
         except _runtime.ReferenceFault as fault:
-            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
+            raise _told(fault) from None
 
     def do_export_inputs(self, fds: list[int], size: int, inputs: list[Any], seeds: list[int]) -> None:
         """Write draws of the problem's own ``get_inputs`` into the arena, one of ``size`` bytes for each seed."""
@@ -153,7 +206,7 @@ class Oracle(Runner):
             try:
                 values = _runtime.make_inputs(self.module, seed)
             except _runtime.ReferenceFault as fault:
-                raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
+                raise _told(fault) from None
             with torch.no_grad():
                 for value, spec in zip(values, layout, strict=False):  # hidden inputs are the referee's to fill
                     if spec is None:
@@ -185,11 +238,9 @@ class Oracle(Runner):
             self.fresh(given, wire.spec_from_json(i["tensor"])) if "tensor" in i else wire.decode_value(i["value"])
             for i in inputs
         ]
-        if self.double is None:
-            self.double = mathematics.PlannedModel(mathematics.double_copy(self.model), self.plan)
         low = mathematics.PlannedModel(self.model, self.plan)
         scales = mathematics.reference_scales(
-            self.double, low, arguments, unit_roundoff=unit_roundoff, by_operator=by_operator, runs=runs, seed=seed
+            self._twin(), low, arguments, unit_roundoff=unit_roundoff, by_operator=by_operator, runs=runs, seed=seed
         )
         self.results, described = [], []
         for output in scales.outputs:
@@ -220,9 +271,7 @@ class Oracle(Runner):
         given = Mapped(fds[0], size, writable=False)
         templates = [template(item)[1] for item in inputs]
         arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in templates]
-        if self.double is None:
-            self.double = mathematics.PlannedModel(mathematics.double_copy(self.model), self.plan)
-        self.results = [mathematics.directions(self.double, arguments, position, seed).contiguous()]
+        self.results = [mathematics.directions(self._twin(), arguments, position, seed).contiguous()]
         layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
         return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
 
@@ -282,7 +331,7 @@ class Oracle(Runner):
         return {"read": read}
 
     def do_work(self, fds: list[int], size: int, inputs: list[Any]) -> dict[str, Any]:
-        """The floating-point operations of one call; see ``_work``."""
+        """The floating-point operations of one call, and in how many steps torch does them; see ``_work``."""
         import torch
 
         from kernelwright.evaluator._work import OperatorLog
@@ -292,7 +341,7 @@ class Oracle(Runner):
         arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in values]
         with torch.no_grad(), OperatorLog() as log:
             (self.call or self.model)(*arguments)
-        return {"flops": log.flops}
+        return {"flops": log.flops, "steps": log.steps}
 
     def do_collect(self, fds: list[int], size: int) -> None:
         """Write the last truth into the arena, in the layout that was answered."""
@@ -301,6 +350,11 @@ class Oracle(Runner):
         for spec, tensor in zip(layout, self.results, strict=True):
             arena.tensor(spec).copy_(tensor)
         self.results = []
+
+
+def _told(fault: ReferenceFault) -> Fault:
+    """A fault of the reference as what travels to the referee."""
+    return Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line)
 
 
 def _put_back(tensor: torch.Tensor, before: torch.Tensor, share: float) -> None:
@@ -352,6 +406,8 @@ class _Facts:
         """What a call consists of, given what the problem asks for."""
         import torch
 
+        from kernelwright.datasets import _runtime
+
         floats = tuple(
             i for i, value in enumerate(self._inputs) if isinstance(value, torch.Tensor) and value.is_floating_point()
         )
@@ -362,6 +418,7 @@ class _Facts:
             gradients=floats if backward else None,
             parameters=tuple(name for name, p in self._model.named_parameters() if p.requires_grad) if backward else (),
             cotangents=tuple(j for j, t in enumerate(self.outputs) if t.is_floating_point()) if backward else (),
+            on_device=_runtime.means_device(self._model),
         )
 
     def hidden_inputs(self, plan: CallPlan) -> list[torch.Tensor]:
@@ -414,8 +471,6 @@ def _describe_input(value: Any, name: str) -> dict[str, Any]:
     import torch
 
     if isinstance(value, torch.Tensor):
-        if value.device.type != "cpu":
-            raise TypeError(f"get_inputs returns a tensor on {value.device}; return CPU tensors")
         return {"tensor": wire.spec_to_json(_spec(value, name))}
     return {"value": wire.encode_value(value)}
 

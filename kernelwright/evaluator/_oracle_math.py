@@ -16,12 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelwright.datasets._runtime import LOW_FLOATS, DispatchMode, in_double
 from kernelwright.evaluator._call import Call, CallPlan, module_state
 from kernelwright.evaluator._operators import is_exact, reduction_length
 
-_LOW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of all wider ones that of float32 counts
 _FLOAT32_ROUNDOFF = 2.0**-24
 _NOISE_POOL = 1 << 18  # random factors made once per call; operators read windows at random offsets (randn costs 10x)
@@ -67,15 +66,7 @@ class ReferenceScales(NamedTuple):
     outputs: tuple[OutputScales, ...]
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[misc]
-    """A dispatch mode that does not import torch._dynamo (1 s) at its first operator just to be skipped by it."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-
-class LongestReduction(_Mode):
+class LongestReduction(DispatchMode):
     """Records in ``length`` the longest chain of additions that one output element of any operator stands for."""
 
     def __init__(self) -> None:
@@ -88,17 +79,7 @@ class LongestReduction(_Mode):
         return result
 
 
-class DoubleEverywhere(_Mode):
-    """Turns every conversion to, or creation in, a lower float dtype into float64 (``x.float()`` in a forward)."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") in _LOW_FLOATS:
-            kwargs["dtype"] = torch.float64
-        return func(*args, **kwargs)
-
-
-class OperatorRoundoffs(_Mode):
+class OperatorRoundoffs(DispatchMode):
     """Records in ``found`` the unit roundoff of each rounding operator's results, in the dtypes that it sees."""
 
     def __init__(self) -> None:
@@ -114,7 +95,7 @@ class OperatorRoundoffs(_Mode):
         return result
 
 
-class MonteCarloArithmetic(_Mode):
+class MonteCarloArithmetic(DispatchMode):
     """Multiplies every float64 (or complex128) result of a rounding operator by ``1 + unit_roundoff * xi``.
 
     Views, copies, comparisons and other operators that do not round are left alone, so are integers and booleans.
@@ -183,7 +164,7 @@ class MonteCarloArithmetic(_Mode):
             window.mul_(factors[offset : offset + window.numel()])
 
 
-class _IndexSources(_Mode):
+class _IndexSources(DispatchMode):
     """Remembers which tensor an index came from: argmax, argmin, max, min, sort and topk over one dimension."""
 
     _SEARCHES: Mapping[str, int | None] = {
@@ -249,16 +230,34 @@ def flatten_outputs(value: Any) -> list[Tensor]:
     raise TypeError(f"forward returned {type(value).__name__}, not tensors")
 
 
+class NotInDouble(RuntimeError):
+    """The float64 twin of a reference does not run."""
+
+
 class PlannedModel(nn.Module):  # type: ignore[misc]
     """A module whose forward is one call by ``plan``: with hidden inputs, and all that counts as an output."""
 
-    def __init__(self, model: nn.Module, plan: CallPlan) -> None:
+    def __init__(self, model: nn.Module, plan: CallPlan, *, in_double: bool = False) -> None:
+        """``in_double``: it is a float64 twin, and what it raises says so."""
         super().__init__()
         self.model = model
         self._plan = plan
+        self._in_double = in_double
 
     def forward(self, *arguments: Any) -> tuple[Any, ...]:
-        """The outputs; the written buffers start from what they hold when this is called."""
+        """The outputs; the written buffers start from what they hold when this is called.
+
+        Raises:
+            NotInDouble: what the twin raised, as its cause.
+        """
+        try:
+            return self._outputs(arguments)
+        except Exception as error:
+            if not self._in_double:
+                raise
+            raise NotInDouble(f"{type(error).__name__}: {error}") from error
+
+    def _outputs(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._plan.plain:
             return tuple(flatten_outputs(self.model(*arguments)))
         state = dict(module_state(self.model))
@@ -266,7 +265,7 @@ class PlannedModel(nn.Module):  # type: ignore[misc]
         return Call(self.model, self._plan, state, initial)(*arguments)
 
 
-class SameDraws(_Mode):
+class SameDraws(DispatchMode):
     """Lets the first run draw random numbers and gives the same ones to all later runs, in their own precision.
 
     Generators give other numbers in float64 than in float32 for one seed; the truth is about the rounding, not about
@@ -312,16 +311,6 @@ class SameDraws(_Mode):
         return drawn
 
 
-def double_copy(model: nn.Module) -> nn.Module:
-    """A deep copy of ``model`` with parameters, buffers and plain tensor attributes in float64."""
-    twin = copy.deepcopy(model).double()
-    for module in twin.modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, Tensor) and value.dtype in _LOW_FLOATS:
-                setattr(module, name, value.double())
-    return twin
-
-
 def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, seed: int) -> Tensor:
     """In which direction each element of one input moves the outputs, int8 in {-1, 0, 1} of that input's shape.
 
@@ -362,7 +351,7 @@ def reference_scales(
     """Run the reference in its own dtype, in float64, and ``runs`` times under Monte-Carlo arithmetic.
 
     Args:
-        model64: the model in float64 (see :func:`double_copy`); where it is a module, its parameters are perturbed
+        model64: the model in float64 (see ``datasets._double``); where it is a module, its parameters are perturbed
             too, and its state is put back after every run. A function that takes weights as inputs works as well.
         model_low: the model as the problem states it; its state is put back likewise.
         inputs: arguments of forward in the problem's dtype; never changed. Float tensors go to float64.
@@ -373,13 +362,13 @@ def reference_scales(
     Raises:
         TypeError: the forward returns something that is no tensor.
     """
-    inputs64 = [x.double() if isinstance(x, Tensor) and x.dtype in _LOW_FLOATS else x for x in inputs]
+    inputs64 = [x.double() if isinstance(x, Tensor) and x.dtype in LOW_FLOATS else x for x in inputs]
     draws = SameDraws()
     roundoffs = OperatorRoundoffs()
     low = _forward(model_low, inputs, seed, modes=(roundoffs, draws))
     draws.rewind()
     counter, sources = LongestReduction(), _IndexSources()
-    exact = _forward(model64, inputs64, seed, modes=(_in_double(), counter, sources, draws))
+    exact = _forward(model64, inputs64, seed, modes=(in_double(), counter, sources, draws))
     rules = [None if y.is_floating_point() else sources.source(y) for y in exact]
     spread = _Spread(exact, rules)
     generator = torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
@@ -388,7 +377,7 @@ def reference_scales(
         mode.rewind()
         sources = _IndexSources()
         draws.rewind()
-        modes = (_in_double(), sources, mode, draws)
+        modes = (in_double(), sources, mode, draws)
         spread.add(_forward(model64, inputs64, seed, modes=modes, noise=mode), sources)
     outputs = tuple(spread.scales(i, y, y_low, runs) for i, (y, y_low) in enumerate(zip(exact, low, strict=True)))
     return ReferenceScales(counter.length, outputs)
@@ -490,17 +479,6 @@ def _restored(fn: Callable[..., Any]) -> Iterator[None]:
         with torch.no_grad():
             for tensor, value in saved:
                 tensor.copy_(value)
-
-
-@contextmanager
-def _in_double() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with DoubleEverywhere():
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _name(func: Any) -> str:

@@ -9,7 +9,7 @@ from kernelwright import inline
 from kernelwright.errors import MachineError
 from kernelwright.evaluator import _screen as screening
 from kernelwright.evaluator._build import BuildOutcome
-from kernelwright.evaluator._client import WorkerFailed
+from kernelwright.evaluator._client import WorkerFailed, readable
 from kernelwright.evaluator._progress import Progress, Refused, status_of
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._workers import is_foreign
@@ -22,6 +22,7 @@ def note_builds(built: Sequence[inline.BuildRequest], outcomes: Sequence[BuildOu
     """Keep the compiler's messages; a failed build refuses the candidate, whatever it made of the failure."""
     if progress.screening:
         _screen_built(built, progress)
+    _note_options(built, progress)
     messages = [o.log for o in outcomes if o.log]
     if messages:
         progress.artifacts["compiler"] = "\n".join(messages)[:16_000]
@@ -32,6 +33,17 @@ def note_builds(built: Sequence[inline.BuildRequest], outcomes: Sequence[BuildOu
         first = next((line for line in failed.log.splitlines() if "error" in line), failed.log[:200])
         status = Status.TIMEOUT if failed.problem == "timeout" else Status.COMPILE_ERROR
         raise Refused(status, "build", f"the build failed: {first.strip()[:400]}")
+
+
+def _note_options(built: Sequence[inline.BuildRequest], progress: Progress) -> None:
+    """Say which of its options a candidate's kernels were not compiled with, and that is no fault of it."""
+    found = [inline.cuda_flags(request.flags) for request in built if "cuda" in request.language]
+    told = dict.fromkeys(flag for flags in found for flag in flags.told)
+    replaced = dict.fromkeys(flag for flags in found for flag in flags.replaced)
+    said = [f"left out, since they change no kernel: {', '.join(told)}"] if told else []
+    said += [f"replaced by the referee's own device: {', '.join(replaced)}"] if replaced else []
+    if said and not any(finding.rule == "compiler-options" for finding in progress.findings):
+        progress.note("compiler-options", readable("; ".join(said))[:400])
 
 
 def _screen_built(built: Sequence[inline.BuildRequest], progress: Progress) -> None:

@@ -685,6 +685,8 @@ class ProblemSession:
             ghost_reason=ghost.reason,
             torch_flops=trace.flops,
             reference_flops=check_set.flops,
+            torch_steps=trace.steps,
+            reference_steps=check_set.steps,
             operators=trace.operators,
             calls=trace.calls,
             lengths_ns=shares.lengths_ns,
@@ -696,6 +698,9 @@ class ProblemSession:
         heavy = sorted(set(operators) & set(self.problem.meta.heavy_ops))
         if heavy and self._settings.own_kernels == "strict":
             reason = f"torch does the problem's heavy work ({', '.join(heavy)}), which strict own kernels rule out"
+            raise Refused(Status.REWARD_HACK, "ghost", reason)
+        if evidence.label == "hybrid" and evidence.torch_does_the_arithmetic and self._settings.own_kernels == "strict":
+            reason = "torch does all of the reference's arithmetic, which strict own kernels rule out"
             raise Refused(Status.REWARD_HACK, "ghost", reason)
         if reason := evidence.objection():
             raise Refused(Status.REWARD_HACK, "ghost", reason)

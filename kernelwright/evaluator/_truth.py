@@ -20,7 +20,7 @@ from kernelwright.evaluator import _distributions as distributions
 from kernelwright.evaluator import _generators as generators
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._call import CallPlan
-from kernelwright.evaluator._client import Client, WorkerFailed
+from kernelwright.evaluator._client import Client, WorkerFailed, readable
 from kernelwright.evaluator._fresh import like_slots
 from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
 from kernelwright.sandbox import SharedMemory
@@ -142,6 +142,7 @@ class CheckSet(NamedTuple):
     trials: tuple[tuple[Trial, ...], ...]  # by variant
     reserve: tuple[Trial, ...]  # of the first variant with the first weights: revealed only among timed calls
     flops: int  # of one call of the first variant
+    steps: int  # in which torch does them: operators that compute something
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
     archived: tuple[tuple[Trial, ...], ...] = ()
     archive: str = ""
@@ -188,7 +189,7 @@ class OracleSession:
         variants, trials, archived = [], [], []
         read: tuple[int, ...] = ()
         reserve: tuple[Trial, ...] = ()
-        flops = 0
+        flops = steps = 0
         for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
             try:
                 variant = self._describe(constants)
@@ -196,16 +197,16 @@ class OracleSession:
                 reserve = reserve or kept
                 if i == 0:
                     read = self._read(variant, found[0])
-                    flops = self._flops(variant, found[0])
+                    flops, steps = self._work(variant, found[0])
                 drawn = (self._generated(variant, generator) for generator in archive)
                 archived.append(tuple(trial for trial, reason in drawn if trial is not None and not reason))
             except WorkerFailed as failed:
-                raise reference_error(self._problem, failed, constants) from None
+                raise reference_error(self._problem, failed, constants, self._client.tail()) from None
             variants.append(variant)
             trials.append(found)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
         used = archive_id(archive) if any(archived) else ""
-        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, read, tuple(archived), used)
+        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, steps, read, tuple(archived), used)
 
     def admit(
         self, wanted: Sequence[InputGenerator], device_class: DeviceClass, draws: int = 2
@@ -234,13 +235,13 @@ class OracleSession:
                     reasons[at].append(reason)
                     trials += [trial] if trial is not None and not reason else []
             except WorkerFailed as failed:
-                raise reference_error(self._problem, failed, constants) from None
+                raise reference_error(self._problem, failed, constants, self._client.tail()) from None
             variants.append(variant)
             archived.append(tuple(trials))
         admissions = tuple(Admission(g, tuple(r)) for g, r in zip(wanted, reasons, strict=True))
         kept = [admission.generator for admission in admissions if admission.admitted]
         empty = tuple(() for _ in variants)
-        checks = CheckSet(secrets.token_hex(8), tuple(variants), empty, (), 0, (), tuple(archived), archive_id(kept))
+        checks = CheckSet(secrets.token_hex(8), tuple(variants), empty, (), 0, 0, (), tuple(archived), archive_id(kept))
         return checks, admissions
 
     def _generated(self, variant: Variant, generator: InputGenerator) -> tuple[Trial | None, str]:
@@ -360,8 +361,9 @@ class OracleSession:
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
 
-    def _flops(self, variant: Variant, trial: Trial) -> int:
-        return int(self._ask("work", variant, trial.data)["flops"])
+    def _work(self, variant: Variant, trial: Trial) -> tuple[int, int]:
+        reply = self._ask("work", variant, trial.data)
+        return int(reply["flops"]), int(reply["steps"])
 
     def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:
         """The variant with one more draw; a share ``kept`` of every tensor's numbers stays as in the one before."""
@@ -544,19 +546,24 @@ def reference_error(
 ) -> KernelwrightError:
     """What the oracle or a twin died of: the problem's fault with its line, or the machine's where none is to be seen.
 
-    ``output`` is the tail of what the worker printed; it is what a worker that never came up has to say.
+    The machine's it is where a worker died before any of the problem's code ran, or was killed by no limit of ours.
+    ``output`` is the tail of what the worker printed; it is what a worker that gave no reason has to say.
     """
     failure = failed.failure
+    last = output.strip().rpartition("\n")[2][-300:].strip()
+    said = f": {readable(last)}" if last and failure.kind == "died" else ""
     if failure.kind == "died" and failure.exit is not None:
-        killed = failure.exit.reason == "signal" and failure.exit.signal == signal.SIGKILL  # by no limit of ours
-        if killed or failure.exit.reason == "exit":
+        killed = failure.exit.reason == "signal" and failure.exit.signal == signal.SIGKILL
+        if killed or failure.phase == "load":
             return MachineError(
-                f"the reference's worker {failure.message}", hint=output[-500:].strip() or "try: kernelwright doctor"
+                f"the reference's worker {failure.message}{said}",
+                hint="is there memory to spare? 'kernelwright doctor' says what this machine can do",
             )
     where = "" if failure.line is None else f", line {failure.line}"
+    whose = "the reference's worker " if failure.kind == "died" else ""
     variant = f" (variant {dict(constants)})" if constants else ""
     return InvalidReferenceError(
-        f"{problem.id}{where}: {failure.message}{variant}",
+        f"{problem.id}{where}: {whose}{failure.message}{said}{variant}",
         hint="the reference itself does not work; mend the problem file",
         problem=problem.id,
         line=failure.line,

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.evaluator._operators import is_exact
+from kernelwright.evaluator._operators import is_exact, is_passive
 
 
 @contextlib.contextmanager
@@ -38,11 +38,14 @@ _MOST_NAMES = 64
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[misc]
-    """A context manager that remembers dispatched operators by name, such as ``aten.mm``, and adds up ``flops``."""
+    """A context manager that remembers dispatched operators by name, such as ``aten.mm``, and adds up ``flops``.
+
+    ``steps`` counts those that compute something: no views, and nothing that only creates or copies.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = 0
+        self.flops = self.steps = 0
         self._names: dict[str, int] = {}
 
     @classmethod
@@ -53,10 +56,12 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         qualified = str(func._schema.name).replace("::", ".")
         self._names[qualified] = self._names.get(qualified, 0) + 1
+        plain = qualified.rpartition(".")[2].rstrip("_")
+        self.steps += not (is_passive(plain) or _is_view(func))
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
-        elif not is_exact(qualified.rpartition(".")[2].rstrip("_")) and not _is_view(func):
+        elif not is_exact(plain) and not _is_view(func):
             results = result if isinstance(result, tuple) else (result,)
             floats = [t for t in (*args, *results) if isinstance(t, Tensor) and t.is_floating_point()]
             self.flops += max((t.numel() for t in floats), default=0)

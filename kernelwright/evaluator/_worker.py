@@ -139,7 +139,8 @@ class Runner:
             try:
                 reply = getattr(self, f"do_{operation}")(fds=fds, **request)
                 send_message(self.sock, {"ok": True, **(reply or {})})
-            except Fault as fault:
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a process boundary: it is told
+                fault = error if isinstance(error, Fault) else self._unforeseen(operation, error)
                 send_message(
                     self.sock,
                     {
@@ -150,6 +151,13 @@ class Runner:
                         "line": fault.line,
                     },
                 )
+
+    def _unforeseen(self, operation: str, error: BaseException) -> Fault:
+        """What an exception outside of everything that is blamed on the held code is as a fault."""
+        traceback.print_exception(error)
+        kind = type(error).__name__
+        held = self.filename or str(getattr(self.module, "__file__", ""))
+        return Fault(operation, kind, f"{kind}: {error}", fault_line(error, held))
 
     # -- requests
 
@@ -202,6 +210,7 @@ class Runner:
     def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any], plan: dict[str, Any]) -> None:
         """Build the module for one variant; ``plan`` says what its calls consist of."""
         arguments = [wire.decode_value(value) for value in init]
+        self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
         if self.role == "candidate":
             assert self.module is not None
             with blamed("construct", self.filename), self._device_view():
@@ -213,7 +222,6 @@ class Runner:
                 self.model.to(self.memory.device)
             self.model.train(self.mode == "train")
         self.forward = self.model
-        self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
 
     def do_weights(
         self, fds: list[int], stride: int, count: int, state: list[Any], required: list[str]
@@ -406,6 +414,7 @@ class Runner:
         return {
             "operators": log.names(),
             "flops": log.flops,
+            "steps": log.steps,
             "calls": calls if fits else [],
             "launches": launches if self._pretends else None,
             "seen_launches": inline.seen_launches(),
@@ -468,6 +477,7 @@ class Runner:
         return {
             "operators": log.names(),
             "flops": log.flops,
+            "steps": log.steps,
             "calls": [],
             "launches": None,
             "device": seen,
@@ -479,7 +489,10 @@ class Runner:
 
         try:
             self.module = _runtime.load_reference(self.source, variant)
-            return _runtime.make_model(self.module, arguments)
+            model = _runtime.make_model(self.module, arguments)
+            if self.plan.on_device:
+                _runtime.mean_device(model)
+            return model
         except _runtime.ReferenceFault as fault:
             raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
 
@@ -561,7 +574,7 @@ class Runner:
         if not self._pretends and self.checked_by != "builder":
             yield
             return
-        from kernelwright.evaluator.backends._triton_device import pretended_device
+        from kernelwright.datasets._runtime import pretended_device
 
         with pretended_device():
             yield

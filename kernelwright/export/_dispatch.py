@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from kernelwright.errors import UsageError
 from kernelwright.export._file import (
-    RUNTIME,
     bound_kernel,
     class_name,
     embedded,
     kernel_device,
     literal,
     plain,
+    runtime_of,
     section,
     shapes_of,
 )
@@ -157,7 +157,7 @@ def export_dispatch(
     date = today or datetime.datetime.now(datetime.UTC).date()
     parts = [
         _header(problem.declared, routes, list(kernels.values()), environment, baseline, name, date),
-        embedded([*RUNTIME, "kernelwright.export._dropin"]),
+        embedded(runtime_of(problem)),
         section("The reference: what the kernels replace, and what runs outside their guards"),
         f"REFERENCE_SOURCE = {literal(problem.source)}",
         section("The kernels"),

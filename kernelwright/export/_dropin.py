@@ -6,18 +6,22 @@ the kernel where the call is one that was checked, and the reference's forward e
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 __all__ = ["DropIn", "Export"]
+
+meant_device: Callable[[], Any] = nullcontext  # a file whose reference names a CUDA device brings its own one
 
 
 class CheckedInput(NamedTuple):
@@ -78,7 +82,7 @@ class Export:
         self.training = training
         self.constant_weights = constant_weights
         self.runtime = runtime
-        self.reference = reference or load_source("reference", reference_source, {})
+        self.reference = reference or load_reference("reference", reference_source)
         self.warned = False
         self._lock = threading.RLock()
         self._kernel: types.ModuleType | None = None
@@ -111,7 +115,7 @@ class Export:
             yield constants, module.get_init_inputs(), module.get_inputs()
 
     def _variant(self, constants: Mapping[str, Any]) -> Any:
-        module = load_source("variant", self.reference_source, {})
+        module = load_reference("variant", self.reference_source)
         vars(module).update(constants)
         return module
 
@@ -202,6 +206,33 @@ class _Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.number, self.args, self.kwargs)
+
+
+def load_reference(kind: str, source: str) -> types.ModuleType:
+    """Run a reference's text; what it says of a CUDA device means this CPU on a machine without one."""
+    if "cuda" not in source or torch.cuda.is_available():
+        return load_source(kind, source, {})
+    module: types.ModuleType = as_meant(load_source)(kind, source, {})
+    for name in ("get_inputs", "get_init_inputs"):
+        setattr(module, name, as_meant(getattr(module, name)))
+    for name in ("__init__", "forward"):
+        setattr(module.Model, name, as_meant(getattr(module.Model, name)))
+    return module
+
+
+def as_meant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is called once more with the device pretended that it means, where it fails without it."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (AssertionError, RuntimeError, TypeError):  # of torch, where it was built without CUDA or finds no GPU
+            pass
+        with meant_device():
+            return function(*args, **kwargs)
+
+    return called
 
 
 class DropIn:

@@ -49,7 +49,7 @@ def export_module(
     declared = problem.meta.variants_for(shapes_of(candidate.backend, environment)) if variants is None else variants
     checked = [dict(variant) for variant in declared]
     name = class_name(problem.name)
-    runtime = embedded([*RUNTIME, "kernelwright.export._dropin"])
+    runtime = embedded(runtime_of(problem))
     parts = [
         header(problem, candidate, verdict, name, today or datetime.datetime.now(datetime.UTC).date()),
         runtime,
@@ -67,6 +67,12 @@ def export_module(
         ),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def runtime_of(problem: Problem) -> list[str]:
+    """The modules that a file for a problem carries; where it names a CUDA device, what pretends one comes last."""
+    device = ["kernelwright.datasets._device"] if "cuda" in problem.source else []
+    return [*RUNTIME, "kernelwright.export._dropin", *device]
 
 
 def bound_kernel(candidate: Candidate) -> str:

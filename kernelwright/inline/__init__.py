@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from kernelwright.inline._build import (
     BuildRequest,
+    CudaFlags,
     build,
-    check_cuda_flags,
     check_flags,
     compile_command,
+    cuda_flags,
     extension_parts,
     extension_source_of,
     fewer_headers,
@@ -31,6 +32,7 @@ from kernelwright.inline._cuda_compiler import (
     cuda_compiler,
     extension_command,
     extension_cubin_command,
+    header_folders,
 )
 from kernelwright.inline._cuda_driver import driver_kernel, reset_persisting_cache
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
@@ -52,6 +54,7 @@ __all__ = [
     "ArgumentSpan",
     "BuildError",
     "BuildRequest",
+    "CudaFlags",
     "CudaKernel",
     "EmulationError",
     "Library",
@@ -59,7 +62,6 @@ __all__ = [
     "Signature",
     "apply_knobs",
     "build",
-    "check_cuda_flags",
     "check_flags",
     "compile_command",
     "compiler_version",
@@ -69,6 +71,7 @@ __all__ = [
     "cubin_source",
     "cuda",
     "cuda_compiler",
+    "cuda_flags",
     "declared_knobs",
     "driver_kernel",
     "extension_command",
@@ -77,6 +80,7 @@ __all__ = [
     "extension_source_of",
     "fewer_headers",
     "header_command",
+    "header_folders",
     "knob_settings",
     "make_idle",
     "next_order",

@@ -16,17 +16,18 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kernelwright.inline._toolchain import BuildError, build_cached, build_locally, cpp_command
 
 __all__ = [
     "BuildRequest",
+    "CudaFlags",
     "ProductProvider",
     "build",
-    "check_cuda_flags",
     "check_flags",
     "compile_command",
+    "cuda_flags",
     "extension_parts",
     "extension_source_of",
     "fewer_headers",
@@ -46,7 +47,7 @@ _ALLOWED = tuple(
     re.compile(pattern)
     for pattern in (
         r"-O[0-3sg]?|-Ofast",
-        r"-f[a-z][a-z0-9-]*(=[a-z0-9.+-]+)?",
+        r"-fPIC|-f[a-z][a-z0-9-]*(=[a-z0-9.+-]+)?",
         r"-m[a-z0-9][a-z0-9.+-]*(=[a-z0-9.,+-]+)?",
         r"-D[A-Za-z_]\w*(=[^\0\n]{0,4096})?",
         r"-std=(c|gnu)\+\+[0-9a-z]{2}",
@@ -58,16 +59,28 @@ _ALLOWED = tuple(
 _REFUSED = re.compile(
     r"-f(plugin|dump|profile|sanitize|use-ld|module|pch|opt-info|offload|callgraph|stack-usage|save-)"
 )
+# Options of CUDA's compiler that stand before their value as often as they are joined to it.
+_WITH_VALUE = re.compile(
+    r"-Xptxas|--ptxas-options|-Xcompiler|--compiler-options|-gencode|--generate-code|-arch|--gpu-architecture|-code|"
+    r"--gpu-code|-Xcudafe|-diag-suppress|--diag-suppress|--?std|--?maxrregcount|--?threads|-t|-D|-U|-O|--optimize"
+)
+_ONLY_TELLS = re.compile(
+    r"-v|--verbose|-w|--disable-warnings|-W[a-z][a-z0-9=+-]*|-g|-lineinfo|--generate-line-info|"
+    r"-res-usage|--resource-usage|(-Xptxas|--ptxas-options)=(-v|--verbose|-w|--?warn-[a-z-]+)|"
+    r"(-Xcudafe|-diag-suppress|--diag-suppress)=[a-z0-9_=,-]+"
+)
+_OF_DEVICE = re.compile(
+    r"(-arch|--gpu-architecture|-gencode|--generate-code|-code|--gpu-code)=[A-Za-z0-9_=,\[\]\"' -]+"
+)
 _ALLOWED_FOR_CUDA = tuple(
     re.compile(pattern)
     for pattern in (
-        r"-O[0-3]|-G|-g|-w|-lineinfo|--generate-line-info",
+        r"-O=?[0-3]|-G",
         r"--?use_fast_math|--?ftz=(true|false)|--?prec-(div|sqrt)=(true|false)|--?fmad=(true|false)",
-        r"--?maxrregcount[= ][0-9]+|--expt-relaxed-constexpr|--expt-extended-lambda|--extra-device-vectorization",
-        r"--?std=c\+\+[0-9]{2}|--threads[= ]?[0-9]+",
+        r"--?maxrregcount=[0-9]+|--expt-relaxed-constexpr|--expt-extended-lambda|--extra-device-vectorization",
+        r"--?std=c\+\+[0-9]{2}|--?threads=?[0-9]+|-t=?[0-9]+",
         r"-D[A-Za-z_]\w*(=[^\0\n]{0,4096})?|-U[A-Za-z_]\w*",
-        r"-(gencode|arch)=[a-z0-9_=,]+",
-        r"-Xptxas=?-(O[0-3]|v|dlcm=c[agsv]|-?allow-expensive-optimizations=(true|false))",
+        r"(-Xptxas|--ptxas-options)=?-(O[0-3]|dlcm=c[agsv]|-?allow-expensive-optimizations=(true|false))",
     )
 )
 _TORCH_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-fPIC")
@@ -129,7 +142,7 @@ def build(request: BuildRequest) -> str:
     Raises:
         BuildError: an option is not allowed, or the compiler failed; ``log`` holds its output.
     """
-    (check_cuda_flags if "cuda" in request.language else check_flags)(request.flags)
+    (cuda_flags if "cuda" in request.language else check_flags)(request.flags)
     if _provider is not None:
         return _provider(request)
     if request.language == "cuda":
@@ -162,14 +175,68 @@ def extension_parts(source: str) -> tuple[str, str]:
     return cpp_part, cuda_part
 
 
-def check_cuda_flags(flags: Sequence[str]) -> None:
-    """BuildError unless every option of CUDA's compiler only tunes code generation or defines a macro."""
-    for flag in flags:
-        if not isinstance(flag, str) or not any(form.fullmatch(flag) for form in _ALLOWED_FOR_CUDA):
+class CudaFlags(NamedTuple):
+    """Options of CUDA's compiler, sorted by what is done with them.
+
+    Attributes:
+        kept: those that tune code generation or define a macro.
+        told: those that only print, warn, add debugging information or tune the host code, which only launches; they
+            are left out.
+        replaced: those that name a device; the referee's own counts.
+    """
+
+    kept: tuple[str, ...]
+    told: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+def cuda_flags(flags: Sequence[str]) -> CudaFlags:
+    """Sort the options of CUDA's compiler.
+
+    Raises:
+        BuildError: one of them reaches outside of the kernel, or is unknown.
+    """
+    kept, told, replaced = [], [], []
+    for flag in _joined(flags):
+        if _ONLY_TELLS.fullmatch(flag) or _tunes_host_code(flag):
+            told.append(flag)
+        elif _OF_DEVICE.fullmatch(flag):
+            replaced.append(flag)
+        elif any(form.fullmatch(flag) for form in _ALLOWED_FOR_CUDA):
+            kept.append(flag)
+        else:
             raise BuildError(
                 f"option {flag!r} of the CUDA compiler is not allowed: use -O, -D, -std, -use_fast_math, "
                 "-maxrregcount, --expt-relaxed-constexpr, --expt-extended-lambda and the like"
             )
+    return CudaFlags(*(tuple(dict.fromkeys(found)) for found in (kept, told, replaced)))
+
+
+def _tunes_host_code(flag: str) -> bool:
+    head, _, options = flag.partition("=")
+    if head not in ("-Xcompiler", "--compiler-options") or not options:
+        return False
+    try:
+        check_flags(options.strip("\"'").split(","))
+    except BuildError:
+        return False
+    return True
+
+
+def _joined(flags: Sequence[str]) -> list[str]:
+    """The options one by one, each joined to its value: ``-Xptxas -v`` is ``-Xptxas=-v``."""
+    words: list[str] = []
+    for flag in flags:
+        if not isinstance(flag, str):
+            raise BuildError(f"option {flag!r} of the CUDA compiler is no text")
+        words += [flag] if flag.startswith("-D") and len(flag) > 2 else flag.split()
+    found: list[str] = []
+    while words:
+        word = words.pop(0)
+        if words and _WITH_VALUE.fullmatch(word):
+            word += ("" if word in ("-D", "-U") else "=") + words.pop(0)
+        found.append(word)
+    return found
 
 
 def compile_command(request: BuildRequest, out_path: str, source_path: str, *, fewer: bool = False) -> list[str]:

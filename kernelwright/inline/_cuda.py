@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.inline._build import BuildRequest, build, check_cuda_flags, only_builds
+from kernelwright.inline._build import BuildRequest, build, cuda_flags, only_builds
 from kernelwright.inline._cuda_driver import driver_kernel, idle_on_device
 from kernelwright.inline._declarations import Signature, parse_kernel
 from kernelwright.inline._emulation import emulated_kernel, idle_emulated, is_emulated
@@ -42,7 +42,7 @@ def cuda(
         BuildError: an option is not allowed, or the compiler failed, or there is none.
     """
     options = (*flags, *define_flags(defines))
-    check_cuda_flags(options)
+    cuda_flags(options)
     path = build(BuildRequest("cuda", source, options, name))
     pairs = (flag[2:].partition("=") for flag in options if flag.startswith("-D"))
     signature = parse_kernel(source, name, {macro: body if eq else "1" for macro, eq, body in pairs})

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelwright.inline._build import fewer_headers, torch_header_folders, torch_options, torch_root
+from kernelwright.inline._build import cuda_flags, fewer_headers, torch_header_folders, torch_options, torch_root
 from kernelwright.inline._toolchain import BuildError, build_cached
 
 __all__ = [
@@ -24,10 +24,11 @@ __all__ = [
     "extension_command",
     "extension_cubin_command",
     "find_nvcc",
+    "header_folders",
 ]
 
 _DEFAULT_ARCHITECTURE = "sm_90"
-_FOR_NVCC_ALONE = ("-arch=", "-gencode=", "--threads", "-Xptxas", "-w", "-g", "-O")
+_FOR_NVCC_ALONE = ("--threads", "-t", "-Xptxas", "--ptxas-options", "-O")
 _VERBOSE = ("-Xptxas", "-v")  # registers, spills, shared memory, to standard error
 _TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python")
 _TOOLKIT = ("/usr/local/cuda", "/opt/cuda")
@@ -109,12 +110,12 @@ def extension_cubin_command(
     """The command line that compiles the device code of a source that also has host code: nvcc's alone.
 
     Raises:
-        BuildError: there is no nvcc.
+        BuildError: there is no nvcc, or an option is not allowed.
     """
     nvcc = find_nvcc()
     if nvcc is None:
         raise BuildError("no nvcc, which sources with host code need: install CUDA's toolkit, or use inline.cuda")
-    options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
+    options = cuda_flags(flags).kept
     fixed = ("-std=c++20", "-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-w", *_VERBOSE)
     folders = [f"-isystem={path}" for path in includes]
     return [nvcc, f"-arch={architecture}", "-cubin", "-x", "cu", *fixed, *options, *folders, "-o", out, source]
@@ -145,7 +146,7 @@ def extension_command(
     if nvcc is None:
         raise BuildError("no nvcc, which sources with host code need: install CUDA's toolkit, or use inline.cuda")
     extension = f"-DTORCH_EXTENSION_NAME={name}"
-    options = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
+    options = cuda_flags(flags).kept
     host = torch_options([flag for flag in options if flag.startswith("-D")], fewer=fewer)
     host += [*(f"-isystem{folder}" for folder in header_folders()), extension, "-w"]
     host += ["-include", preamble] if preamble else []
@@ -169,15 +170,15 @@ def cubin_command(architecture: str, name: str, flags: Sequence[str], source: st
     """The command line that compiles device code (no host code) to a cubin.
 
     Raises:
-        BuildError: there is no compiler.
+        BuildError: there is no compiler, or an option is not allowed.
     """
     cuda_compiler()
     nvcc = find_nvcc()
-    for_nvcc = [flag for flag in flags if not flag.startswith(("-arch=", "-gencode="))]
+    for_nvcc = cuda_flags(flags).kept
     by_nvcc = [nvcc or "nvcc", f"-arch={architecture}", "-cubin", "-std=c++17", *_VERBOSE, "-O3", *for_nvcc, "-o", out]
     if find_nvrtc() is None:
         return [*by_nvcc, source]
-    options = ["--ptxas-options=-v", *(flag for flag in flags if not flag.startswith(_FOR_NVCC_ALONE))]
+    options = ["--ptxas-options=-v", *(flag for flag in for_nvcc if not flag.startswith(_FOR_NVCC_ALONE))]
     by_nvrtc = [sys.executable, "-c", _NVRTC, source, out, architecture, name, *options]
     if nvcc is None:
         return by_nvrtc

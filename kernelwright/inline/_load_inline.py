@@ -13,8 +13,8 @@ from kernelwright.inline._build import (
     BuildRequest,
     ProductProvider,
     build,
-    check_cuda_flags,
     check_flags,
+    cuda_flags,
     extension_source_of,
     only_builds,
 )
@@ -96,15 +96,15 @@ def _load_cuda(
     cuda_sources: str | Sequence[str],
     functions: str | Sequence[str] | Mapping[str, str] | None,
     flags: Sequence[str],
-    cuda_flags: Sequence[str],
+    device_flags: Sequence[str],
     *,
     headers: bool,
 ) -> ModuleType:
     """A module with CUDA sources. Only the CUDA compiler's options and macros are kept: the C++ part is a launcher."""
     if not name.isidentifier():
         raise BuildError(f"the extension's name {name!r} is not an identifier")
-    options = tuple(dict.fromkeys([*cuda_flags, *(flag for flag in flags if flag.startswith("-D"))]))
-    check_cuda_flags(options)
+    options = (*device_flags, *(flag for flag in flags if flag.startswith("-D")))
+    cuda_flags(options)
     sources = [cuda_sources] if isinstance(cuda_sources, str) else list(cuda_sources)
     included = ["#include <torch/types.h>", "#include <cuda.h>", "#include <cuda_runtime.h>"] if headers else []
     cpp_part = extension_source(cpp_sources, functions, headers=headers)

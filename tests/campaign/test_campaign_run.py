@@ -145,6 +145,15 @@ def test_an_unusable_reference_does_not_stop_the_others(settings, store):
     assert "forward returns nothing" in result.rows[1].reason
 
 
+def test_an_error_that_nobody_foresaw_does_not_stop_the_others(settings, store):
+    result = run(settings, store, FakeReferee(SPEEDUPS, faults={"two": [RecursionError("too deep")]}))
+    assert [row.state for row in result.rows] == ["done", "failed", "done"]
+    assert [(row.problem, row.reason) for row in result.unjudged] == [
+        (PROBLEMS[1].id, "an error of kernelwright: RecursionError: too deep")
+    ]
+    assert not result.all_won
+
+
 def test_a_fault_of_the_machine_is_tried_again_once(settings, store):
     result = run(settings, store, FakeReferee(SPEEDUPS, faults={"one": [MachineError("no pulse")]}), PROBLEMS[:1])
     assert result.all_won

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from kernelwright.agents.llm import AwaitingReply, ModelFault
 from kernelwright.campaign import Campaign, RunLock, SamplePlan, Sampler, benches, find_bench, plan_of, rows_of
 from kernelwright.campaign._sample_job import lock_of
 from kernelwright.config import Settings
-from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
+from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Candidate, Status, sha256_text
 from kernelwright.store import Sample, Store
 
@@ -153,12 +154,36 @@ def test_a_reference_that_cannot_be_used_ends_its_problem_alone(settings, store)
     assert result.status == "finished"
 
 
+@pytest.mark.parametrize("stage", ["writing", "judging"])
+def test_an_error_that_nobody_foresaw_is_the_row_of_its_problem(settings, store, stage):
+    fault = RecursionError("too deep")
+    referee = FakeReferee({}, faults={"one": [fault]} if stage == "judging" else {})
+    bench = Bench(settings, store, referee)
+    Drawing.failures = {("one", 0): fault} if stage == "writing" else {}
+    result = bench.work()
+    assert [row.state for row in result.rows] == ["failed", "done"]
+    assert result.unjudged == result.rows[:1]
+    assert "RecursionError: too deep" in result.rows[0].reason
+    assert result.status == "finished"
+    (event,) = store.events(bench.id, kind="problem-error")
+    assert "Traceback" in event.data["traceback"]
+
+
+@pytest.mark.parametrize("error", [SandboxError("a hole"), OSError(errno.ENOSPC, "disk full")], ids=["sandbox", "disk"])
+def test_what_no_other_problem_would_fare_better_with_ends_the_bench(settings, store, error):
+    bench = Bench(settings, store, FakeReferee({}, faults={"one": [error]}))
+    with pytest.raises(type(error)):
+        bench.work()
+    assert bench.states["two"] == "pending"
+
+
 def test_a_fault_of_the_machine_is_tried_again_and_then_left_for_another_time(settings, store):
     fault = MachineError("out of memory")
     bench = Bench(settings, store, FakeReferee({}, faults={"one": [fault], "two": [fault, fault]}))
     result = bench.work()
     assert bench.states == {"one": "done", "two": "failed"}
-    assert (result.status, result.rows[1].retry) == ("paused", True)
+    assert (result.status, result.rows[1].retry) == ("finished", True)
+    assert [row.problem for row in result.unjudged] == [PROBLEMS[1].id]
     assert bench.work().status == "finished"
     assert len(ASKED) == 6
 

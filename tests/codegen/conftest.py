@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ class Built:
     def load(self) -> types.ModuleType:
         """The candidate as a module."""
         module = types.ModuleType("candidate")
+        sys.modules[module.__name__] = module  # a dataclass of the file looks its annotations up there
         exec(compile(self.generated.source, "candidate.py", "exec"), module.__dict__)
         return module
 

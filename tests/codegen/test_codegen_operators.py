@@ -220,6 +220,10 @@ LOSSES = [
     "F.cross_entropy(x, t, ignore_index=1, reduction='sum')",
     "F.nll_loss(x, t, reduction='none')",
     "F.binary_cross_entropy_with_logits(x, y.sigmoid())",
+    "F.binary_cross_entropy_with_logits(x, y.sigmoid(), weight=y.abs(), pos_weight=x[0].exp())",
+    "F.triplet_margin_loss(x, y, x.flip(0), margin=2.0, reduction='none')",
+    "F.triplet_margin_loss(x, y, x * 2, swap=True, reduction='sum')",
+    "F.pairwise_distance(x, y, p=1.0)",
 ]
 
 
@@ -228,7 +232,34 @@ def test_losses(build):
         "# x y t\n" + _returned(LOSSES),
         "torch.randn(37, 19), torch.randn(37, 19), torch.randint(0, 19, (37,))",
     )
-    assert not [r for r in built.generated.report if r["kind"] == "torch"]
+    assert [r["name"] for r in built.generated.report if r["kind"] == "torch"] == ["flip.default"]
+    built.check()
+
+
+def test_norms_with_the_statistics_of_their_input(build):
+    init = "self.n = nn.InstanceNorm2d(5)\nself.m = nn.InstanceNorm1d(6, affine=True)"
+    built = build(
+        "# x y\nreturn self.n(x) * 2, self.m(y)", "torch.randn(3, 5, 7, 6), torch.randn(2, 6, 300)", init=init
+    )
+    assert [r["kind"] for r in built.generated.report] == ["nest", "nest"]
+    built.check()
+    built.check(inputs=[torch.randn(3, 5, 7, 6) + 1000, torch.randn(2, 6, 300) * 1e-3])
+
+
+def test_products_with_vectors(build):
+    forward = "# x v\nreturn torch.mv(x, v), torch.dot(v, v), F.linear(v, x), x[:, :9] @ v[:9]"
+    built = build(forward, "torch.randn(33, 700), torch.randn(700)")
+    assert "torch" not in [r["kind"] for r in built.generated.report]
+    built.check(draws=8)
+
+
+def test_products_of_matrices_that_are_no_strided_ones(build):
+    built = build(
+        "# x y\nimages = x.reshape(2, 5, 4, 6)\n"
+        "return x.transpose(1, 2).reshape(8, 30) @ y, torch.einsum('bijl,lk->bijk', images, y[:6])",
+        "torch.randn(2, 5, 4, 6).reshape(10, 4, 6), torch.randn(30, 7)",
+    )
+    assert [r["kind"] for r in built.generated.report] == ["own_matmul", "own_matmul"]
     built.check()
 
 
@@ -251,6 +282,7 @@ VIEWS = [
     "x.split([1, 5], 1)[1].neg()",
     "x.flatten(1).abs()",
     "x.expand(4, 6, 10) - 1",
+    "x.repeat(2, 1, 3) + 1",
     "x.select(1, 2).tanh()",
     "x.unbind(0)[1] * 2",
     "x.view(4, 6, 2, 5).sum(-1)",

@@ -13,23 +13,12 @@ PROBLEMS = {p.id.removeprefix("kernelwright/"): p for p in load_suite("kernelwri
 # What the generator has no kernel for, and leaves to torch altogether.
 LEFT_TO_TORCH = {
     "level1/adaptive_avg_pool2d",
-    "level1/bfloat16_matmul",
-    "level1/binary_cross_entropy_with_logits",
-    "level1/conv1d_dilated",
-    "level1/conv3d",
-    "level1/conv_transpose2d",
     "level1/cummax",
-    "level1/cumprod",
-    "level1/depthwise_conv2d",
-    "level1/instance_norm",
-    "level1/matvec",
-    "level1/max_pool3d",
     "level1/segment_sum",
     "level1/top_k",
     "level1/upsample_bilinear2d",
     "level2/cross_entropy_backward",
     "level2/embedding_bag_mean",
-    "level3/bfloat16_feed_forward",
 }
 # Loops over steps, whose number differs between variants.
 NOT_ONE_GRAPH = {"level3/gated_recurrent_unit", "level3/selective_scan"}

@@ -6,6 +6,7 @@ Only for problems that are trusted. What a draw is, and how it is judged, follow
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from kernelwright.datasets import _runtime
 from kernelwright.evaluator import _budget, _distributions
-from kernelwright.evaluator._oracle_math import directions, double_copy, flatten_outputs, reference_scales
+from kernelwright.evaluator._oracle_math import directions, flatten_outputs, reference_scales
 from kernelwright.records import DeviceClass, InputDomain, Problem
 
 RUNS, RUNS_OFF_NORMAL = 8, 4  # of Monte-Carlo arithmetic
@@ -172,7 +173,12 @@ class _Maker:
     """Makes the draws of one model."""
 
     def __init__(self, problem: Problem, model: nn.Module, own: Callable[[int], list[Any]], seed: int) -> None:
-        self._model, self._double, self._own, self._seed = model, double_copy(model), own, seed
+        self._model, self._double, self._own, self._seed = (
+            model,
+            _runtime.double_twin(model, lambda: copy.deepcopy(model)),
+            own,
+            seed,
+        )
         self._rng = _distributions.secret_rng([seed, problem.number or 0, problem.level])
         names = type(model).forward.__code__.co_varnames[1 : 1 + len(own(0))]
         self._domains = [problem.meta.inputs.get(name, InputDomain()) for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from kernelwright.datasets._runtime import double_twin
 from kernelwright.evaluator import _budget
 from kernelwright.evaluator._oracle_math import (
     MonteCarloArithmetic,
-    double_copy,
     flatten_outputs,
     longest_reduction,
     reference_scales,
@@ -127,7 +128,10 @@ class Tricky(nn.Module):
 def test_scales_of_a_module_leave_it_and_its_inputs_as_they_were():
     torch.manual_seed(3)
     model, x = Tricky().train(), torch.randn(32, 16)
-    model64, before = double_copy(model), {k: v.clone() for k, v in model.state_dict().items()}
+    model64, before = (
+        double_twin(model, lambda: copy.deepcopy(model)),
+        {k: v.clone() for k, v in model.state_dict().items()},
+    )
     x_before, state = x.clone(), torch.random.get_rng_state()
     scales = reference_scales(model64, model, [x, 2.0], unit_roundoff=U, runs=3, seed=11)
     assert torch.equal(x, x_before)

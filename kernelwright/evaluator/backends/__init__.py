@@ -13,6 +13,7 @@ from kernelwright.evaluator.backends._cuda_emulation import (
     emulator_command,
     emulator_version,
 )
+from kernelwright.evaluator.backends._cuda_libraries import lacking_library
 from kernelwright.evaluator.backends._gpu_resources import (
     ARCHITECTURES,
     Assembled,
@@ -53,6 +54,7 @@ __all__ = [
     "emulator_version",
     "fits",
     "lacking",
+    "lacking_library",
     "parse_machine_code",
     "parse_ptxas",
     "resources",

@@ -142,8 +142,9 @@ def emulated_source(request: inline.BuildRequest) -> str:
 
 def emulator_command(request: inline.BuildRequest, source: str, out: str) -> list[str]:
     """The C++ compiler's command line for an emulated source."""
-    defines = [flag for flag in request.flags if flag.startswith(("-D", "-U"))]
-    standard = [flag.replace("--std", "-std") for flag in request.flags if re.match(r"--?std=c\+\+(17|20)", flag)]
+    options = inline.cuda_flags(request.flags).kept
+    defines = [flag for flag in options if flag.startswith(("-D", "-U"))]
+    standard = [flag.replace("--std", "-std") for flag in options if re.match(r"--?std=c\+\+(17|20)", flag)]
     includes = [f"-I{_HERE}/emulator/include", f"-I{_SMALL_HEADERS}"]
     named = [f"-DTORCH_EXTENSION_NAME={request.name}"] if request.language == "torch_cuda_extension" else []
     compile_ = ["g++", *_FLAGS, *standard, *defines, *named, *includes, "-c", "-x", "c++", "-o", f"{out}.o", source]

@@ -70,8 +70,8 @@ def _forward(payload: dict[str, Any], recorder: _Recorder) -> None:
     import torch
 
     from kernelwright.datasets import _runtime
+    from kernelwright.datasets._runtime import pretended_device
     from kernelwright.evaluator._worker import load_candidate
-    from kernelwright.evaluator.backends._triton_device import pretended_device
 
     with pretended_device(), _fake_mode(recorder), torch.no_grad():
         reference = _runtime.load_reference(payload["problem"], payload["variant"])

@@ -1,4 +1,8 @@
-"""A CUDA device that is the CPU: enough of ``torch.cuda`` for code that allocates, launches and synchronises."""
+"""The device that code means by CUDA: the GPU that is used, or this CPU with enough of ``torch.cuda`` pretended.
+
+Worker side. Candidates for a GPU that is not here run within :func:`pretended_device`; problems run within
+:func:`meant_device` where they fail without it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["pretended_device"]
+__all__ = ["default_device_kept", "meant_device", "pretended_device"]
 
 _CUDA = torch.device("cuda", 0)
 _PROPERTIES = SimpleNamespace(
@@ -52,20 +55,43 @@ class _Idle:
     synchronize = record = wait = wait_event = wait_stream = _nothing
 
 
-def _on_cpu(device: Any) -> Any:
-    """``device`` with CUDA (by name, object or index) replaced by the CPU; anything else as it is."""
+def _is_cuda(device: Any) -> bool:
+    """Whether a device argument (a name, an object or an index) means CUDA."""
     if isinstance(device, torch.device):
-        return torch.device("cpu") if device.type == "cuda" else device
+        return bool(device.type == "cuda")
     if isinstance(device, str):
-        return "cpu" if device.split(":")[0] == "cuda" else device
-    return "cpu" if type(device) is int else device
+        return device.split(":")[0] == "cuda"
+    return type(device) is int
 
 
-class _DeviceMode(TorchFunctionMode):  # type: ignore[misc]
-    """Reports tensors as CUDA tensors and sends requests for the device to the CPU."""
+class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
+    """Sends requests for any CUDA device to ``target``."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: torch.device) -> None:
         super().__init__()
+        self._target = target
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is torch.Tensor.cuda:
+            return args[0].to(self._target)
+        named = dict(kwargs or {})
+        if "device" in named:
+            named["device"] = self._instead(named["device"])
+        if function is torch.Tensor.to:
+            args = (args[0], *map(self._instead, args[1:]))
+        return function(*args, **named)
+
+    def _instead(self, device: Any) -> Any:
+        return self._target if _is_cuda(device) else device
+
+
+class _Pretending(_Elsewhere):
+    """Reports tensors as CUDA tensors as well, although ``target`` is none."""
+
+    def __init__(self, target: torch.device) -> None:
+        super().__init__(target)
         tensor = torch.Tensor
         self._answers: dict[Any, Any] = {
             tensor.is_cuda.__get__: True,
@@ -84,12 +110,8 @@ class _DeviceMode(TorchFunctionMode):  # type: ignore[misc]
         if function in self._identities:
             return args[0]
         named = dict(kwargs or {})
-        if "device" in named:
-            named["device"] = _on_cpu(named["device"])
         named.pop("pin_memory", None)
-        if function is torch.Tensor.to:
-            args = (args[0], *(_on_cpu(argument) for argument in args[1:]))
-        return function(*args, **named)
+        return super().__torch_function__(function, types, args, named)
 
 
 def _stand_ins() -> dict[str, Any]:
@@ -123,10 +145,41 @@ def _stand_ins() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def pretended_device() -> Iterator[None]:
-    """See ``cuda_as_cpu``."""
-    with contextlib.ExitStack() as stack:
-        for name, value in _stand_ins().items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        stack.enter_context(mock.patch.object(torch, "set_default_device"))
-        stack.enter_context(_DeviceMode())
+    """Within it, code for a CUDA device runs on the default device: device arguments, ``.cuda()``, ``torch.cuda``.
+
+    It is entered anew for each call of a forward, so it is made to be cheap.
+    """
+    with _replaced(torch.cuda, _STAND_INS), _replaced(torch, _DEFAULT), _Pretending(torch.get_default_device()):
         yield
+
+
+@contextlib.contextmanager
+def meant_device() -> Iterator[None]:
+    """Within it, every CUDA device that code names is the one that is used; where there is none, it is pretended."""
+    if not torch.cuda.is_available():
+        with pretended_device():
+            yield
+        return
+    with _Elsewhere(torch.device("cuda", torch.cuda.current_device())):
+        yield
+
+
+@contextlib.contextmanager
+def default_device_kept() -> Iterator[None]:
+    """Within it, the default device cannot be changed where no device is there that it could be changed to."""
+    with _replaced(torch, {} if torch.cuda.is_available() else _DEFAULT):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, values: dict[str, Any]) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in values}
+    vars(module).update(values)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+_STAND_INS = _stand_ins()
+_DEFAULT = {"set_default_device": lambda device: None}
