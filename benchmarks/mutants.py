@@ -1,0 +1,392 @@
+"""What the daily suite sees: forty faults, put into a copy of the tree one after another, and the tests run on each.
+
+    python benchmarks/mutants.py                       # all that benchmarks/mutants.json lists; goes on where it ended
+    python benchmarks/mutants.py --list                # names, files, and what each fault breaks
+    python benchmarks/mutants.py --only no-poison      # one of them, anew
+    python benchmarks/mutants.py --slot 3              # with sample 3 of the matrices instead of the commit's own
+    python benchmarks/mutants.py --likely              # only the test files that most likely see each fault
+    python benchmarks/mutants.py --minutes 60          # begins no other fault after an hour
+
+The copy is a git worktree of the last commit in a temporary folder; tests import the package from there, and nothing is
+changed in place. Each fault meets what ``make test`` runs, as the Makefile says: first the files that most likely see
+it, in one process, then those of all rooms that can reach the changed module. It ends at the first failure. A test that
+fails without the fault as well kills nothing and is left out. What the daily suite lets live meets the whole suite,
+``make test-all``.
+
+The record, benchmarks/results/mutants.json, is written after every fault. Ends with 1 where more than two faults
+outlive the daily suite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "benchmarks" / "mutants.json"
+RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
+DAILY, WHOLE = "test", "test-all"  # targets of the Makefile, which says what each runs
+SLOT = "KERNELWRIGHT_TEST_SLOT"
+ALLOWED = 2  # faults that may outlive the daily suite
+_PASSED, _FAILED, _INTERRUPTED, _NOTHING = 0, 1, 2, 5  # exit codes of pytest
+
+
+class MutantError(Exception):
+    """A fault cannot be put in, or the tests cannot be run."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: ``old`` stands in ``file`` once, and is replaced by ``new``.
+
+    Attributes:
+        breaks: what users lose by it.
+        tests: files that most likely see it.
+    """
+
+    name: str
+    area: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    tests: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Changes when the fault does."""
+        return hashlib.sha256("\0".join((self.file, self.old, self.new)).encode()).hexdigest()[:12]
+
+    def applied(self, root: Path) -> str:
+        """The text of its file with the fault in it.
+
+        Raises:
+            MutantError: the text to replace does not stand there exactly once, or the result is no Python.
+        """
+        path = root / self.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if (found := text.count(self.old)) != 1:
+            raise MutantError(
+                f"{self.name}: its text is found {found} times in {self.file}, not once: correct its entry in "
+                f"benchmarks/mutants.json, or write another fault for the same promise\n    {self.old.strip()}"
+            )
+        changed = text.replace(self.old, self.new)
+        try:
+            ast.parse(changed)
+        except SyntaxError as error:
+            raise MutantError(f"{self.name}: {self.file} is no Python with the fault in it: {error}") from error
+        return changed
+
+
+@dataclass(frozen=True)
+class Command:
+    """One call of pytest in a target of the Makefile."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def markers(self) -> str:
+        """Its expression of markers."""
+        return self.arguments[self.arguments.index("-m") + 1] if "-m" in self.arguments else ""
+
+
+@dataclass
+class Run:
+    """How one run of tests ended: the test that failed, if any, and how long it took."""
+
+    failed: str = ""
+    seconds: float = 0.0
+
+
+def load(path: Path = MUTANTS) -> list[Mutant]:
+    """The faults of the list."""
+    return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def commands(target: str, root: Path = ROOT) -> list[Command]:
+    """What a target of the Makefile runs, without its paths; a target that is not there runs nothing.
+
+    Raises:
+        MutantError: the target runs no pytest that can be read off.
+    """
+    text = (root / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    recipe = re.search(rf"^{re.escape(target)}:.*\n((?:\t.*\n?)+)", text, re.MULTILINE)
+    if recipe is None:
+        return []
+    found = []
+    for line in recipe[1].splitlines():
+        before, called, after = line.strip().lstrip("@-").partition("-m pytest")
+        if not called:
+            continue
+        words = [word.partition("=") for word in shlex.split(before.replace("$(", "("))]
+        environment = {name: value for name, equals, value in words if equals and name.isidentifier()}
+        found.append(Command(tuple(shlex.split(after)), environment))
+    if not found:
+        raise MutantError(f"the target {target} of the Makefile calls no '-m pytest': teach benchmarks/mutants.py how")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- which tests
+
+
+def rooms_reaching(room: str, package: Path) -> set[str]:
+    """The rooms that import a room, by way of others too, and the room itself."""
+    imports: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        importer = path.relative_to(package).parts[0].removesuffix(".py")
+        imports.setdefault(importer, set()).update(re.findall(r"\bkernelwright[. ](?:import )?(\w+)", path.read_text()))
+    reaching = {room}
+    while more := {name for name, used in imports.items() if used & reaching} - reaching:
+        reaching |= more
+    return reaching
+
+
+def other_tests(mutant: Mutant, root: Path) -> list[str]:
+    """Folders and files of tests that can reach a fault, but for those of other rooms."""
+    package = root / "kernelwright"
+    room = Path(mutant.file).parts[1].removesuffix(".py")
+    rooms = {path.name.removesuffix(".py") for path in package.iterdir() if not path.name.startswith("_")}
+    out_of_reach = rooms - rooms_reaching(room, package)
+    return sorted(
+        str(path.relative_to(root))
+        for path in (root / "tests").iterdir()
+        if (path.is_dir() and path.name not in out_of_reach and not path.name.startswith("__"))
+        or path.match("test_*.py")
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- the copy
+
+
+class Copy:
+    """A copy of the tree, in which one fault at a time stands."""
+
+    def __init__(self, root: Path, slot: str | None) -> None:
+        self.root = root
+        self._slot = slot
+        self._cache = root.parent / "pytest"
+        self._changes = 0
+
+    @contextmanager
+    def with_fault(self, mutant: Mutant) -> Iterator[None]:
+        """The fault, put in and taken out again."""
+        path = self.root / mutant.file
+        before = path.read_text(encoding="utf-8")
+        self._write(path, mutant.applied(self.root))
+        try:
+            yield
+        finally:
+            self._write(path, before)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a module; Python tells a stale compiled one by its second and size, so that both may not be the same."""
+        path.write_text(text, encoding="utf-8")
+        self._changes += 1
+        os.utime(path, (time.time() + self._changes,) * 2)
+
+    def imported_from(self) -> Path:
+        """Where tests find the package."""
+        code = "import kernelwright; print(kernelwright.__file__)"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.root,
+            env=self._environment({}, sampled=True),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return Path(done.stdout.strip())
+
+    def _environment(self, added: Mapping[str, str], *, sampled: bool) -> dict[str, str]:
+        found = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **added}
+        if not sampled:
+            return found
+        return {**found, SLOT: self._slot} if self._slot is not None else found
+
+    def pytest(self, command: Command, paths: Sequence[str], *, sampled: bool, left_out: Sequence[str] = ()) -> Run:
+        """Run tests until the first one fails.
+
+        Raises:
+            MutantError: pytest itself failed.
+        """
+        shutil.rmtree(self._cache, ignore_errors=True)
+        ignored = [f"--deselect={test}" if "::" in test else f"--ignore={test}" for test in left_out]
+        words = ["-m", "pytest", *command.arguments, "-x", "-q", "-o", f"cache_dir={self._cache}", *ignored, *paths]
+        began = time.monotonic()
+        with tempfile.TemporaryFile("w+") as output:
+            done = subprocess.run(
+                [sys.executable, *words],
+                cwd=self.root,
+                env=self._environment(command.environment, sampled=sampled),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            output.seek(0)
+            said = output.read()
+        seconds = time.monotonic() - began
+        if done.returncode in (_PASSED, _NOTHING):
+            return Run("", seconds)
+        failed = self._cache / "v" / "cache" / "lastfailed"
+        if done.returncode not in (_FAILED, _INTERRUPTED) or not failed.is_file():
+            raise MutantError(f"pytest ended with {done.returncode} on {' '.join(paths)}:\n{said[-3000:]}")
+        return Run(next(iter(json.loads(failed.read_text()))), seconds)
+
+
+@contextmanager
+def copied(slot: str | None) -> Iterator[Copy]:
+    """A git worktree of the last commit, removed at the end.
+
+    Raises:
+        MutantError: git cannot make it, or its package would not be the one that is imported.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="kernelwright-mutants-"))
+    folder.chmod(0o755)  # users of a sandbox pass through it
+    tree = folder / "tree"
+    made = _git("worktree", "add", "--detach", str(tree), "HEAD")
+    try:
+        if made.returncode:
+            raise MutantError(f"git cannot copy the tree: {made.stderr.strip()}")
+        if (ROOT / ".venv").exists():
+            (tree / ".venv").symlink_to((ROOT / ".venv").resolve())
+        copy = Copy(tree, slot)
+        if not copy.imported_from().is_relative_to(tree):
+            raise MutantError(f"tests would import {copy.imported_from()} and not the copy in {tree}")
+        yield copy
+    finally:
+        _git("worktree", "remove", "--force", str(tree))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+# ---------------------------------------------------------------------------------------------------- a fault's fate
+
+
+def fate(copy: Copy, mutant: Mutant, *, likely_only: bool) -> dict[str, Any]:
+    """Which test of which suite kills a fault, and how long that took; ``suite`` is empty for one that lives."""
+    row: dict[str, Any] = {"digest": mutant.digest, "suite": "", "test": "", "seconds": 0.0, "unsteady": []}
+    daily = commands(DAILY, copy.root)
+    for suite, sampled, given in (("daily", True, daily), ("whole", False, commands(WHOLE, copy.root))):
+        markers = " or ".join(f"({one.markers})" for one in given if one.markers)
+        together = Command(("-m", markers), given[0].environment) if given else None
+        stages = [(together, mutant.tests, ())] if together else []
+        if not likely_only:
+            stages += [(one, other_tests(mutant, copy.root), mutant.tests) for one in given]
+        for command, paths, done_already in stages:
+            if test := _killer(copy, mutant, command, paths, done_already, sampled, row):
+                return {**row, "suite": suite, "test": test, "seconds": round(row["seconds"], 1)}
+    return {**row, "seconds": round(row["seconds"], 1)}
+
+
+def _killer(
+    copy: Copy,
+    mutant: Mutant,
+    command: Command,
+    paths: Sequence[str],
+    done_already: Sequence[str],
+    sampled: bool,
+    row: dict[str, Any],
+) -> str:
+    """The test that fails by the fault; empty where none does. Those that fail without it are noted and left out."""
+    while True:
+        with copy.with_fault(mutant):
+            run = copy.pytest(command, paths, sampled=sampled, left_out=(*done_already, *row["unsteady"]))
+        row["seconds"] += run.seconds
+        if not run.failed:
+            return ""
+        alone = Command(("-m", command.markers), command.environment)
+        again = copy.pytest(alone, [run.failed], sampled=False)
+        if not again.failed:
+            return run.failed
+        row["unsteady"].append(run.failed)
+
+
+# ---------------------------------------------------------------------------------------------------- record, report
+
+
+def settled(row: Mapping[str, Any] | None, mutant: Mutant, head: str, slot: str | None) -> bool:
+    """Whether a row needs no other run: a fault that lives may be killed by tests that were added since."""
+    if row is None or row["digest"] != mutant.digest or row["slot"] != slot:
+        return False
+    return bool(row["suite"] == "daily" or row["commit"] == head)
+
+
+def report(mutants: Sequence[Mutant], rows: Mapping[str, Mapping[str, Any]]) -> int:
+    """Print the table and the ratio; the exit code."""
+    told = [(mutant, rows[mutant.name]) for mutant in mutants if mutant.name in rows]
+    print(f"{'area':10} {'fault':24} {'killed by':10} {'s':>6}  test")
+    for mutant, row in told:
+        print(f"{mutant.area:10} {mutant.name:24} {row['suite'] or 'nothing':10} {row['seconds']:6.0f}  {row['test']}")
+        for test in row["unsteady"]:
+            print(f"{'':36} fails without the fault as well: {test}")
+    daily = sum(row["suite"] == "daily" for _, row in told)
+    whole = sum(bool(row["suite"]) for _, row in told)
+    print(
+        f"daily kills {daily} of the {whole} that the whole suite kills; {len(told)} of {len(mutants)} faults were run"
+    )
+    return int(len(told) - daily > ALLOWED)
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", metavar="NAME", action="append", default=[], help="this fault; may be repeated")
+    parser.add_argument("--slot", help=f"which sample of the matrices ({SLOT}); the commit's own by default")
+    parser.add_argument("--likely", action="store_true", help="the likely test files alone; writes no record")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other fault after so long")
+    parser.add_argument("--list", action="store_true", help="say what the faults are, and run nothing")
+    asked = parser.parse_args()
+    mutants = load()
+    if unknown := set(asked.only) - {mutant.name for mutant in mutants}:
+        parser.error(f"no fault is called {', '.join(sorted(unknown))}: --list says which there are")
+    chosen = [mutant for mutant in mutants if not asked.only or mutant.name in asked.only]
+    if asked.list:
+        for mutant in chosen:
+            print(f"{mutant.area:10} {mutant.name:24} {mutant.file}\n{'':35} {mutant.breaks}")
+        return 0
+    record = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    rows: dict[str, Any] = {} if asked.likely else record
+    head = _git("rev-parse", "HEAD").stdout.strip()
+    until = time.monotonic() + 60 * asked.minutes
+    with copied(asked.slot) as copy:
+        for mutant in chosen:
+            mutant.applied(copy.root)
+        for mutant in chosen:
+            if not asked.only and settled(rows.get(mutant.name), mutant, head, asked.slot):
+                continue
+            if time.monotonic() > until:
+                break
+            row = fate(copy, mutant, likely_only=asked.likely)
+            rows[mutant.name] = {"area": mutant.area, **row, "slot": asked.slot, "commit": head}
+            print(f"{mutant.name}: {row['suite'] or 'LIVES'} {row['test']} ({row['seconds']:.0f} s)", flush=True)
+            if not asked.likely:
+                RESULTS.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return report(chosen, rows)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except MutantError as error:
+        sys.exit(f"mutants: {error}")
+    except KeyboardInterrupt:
+        sys.exit("mutants: interrupted; the record holds what was finished")
