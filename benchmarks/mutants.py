@@ -150,25 +150,31 @@ def rooms_reaching(room: str, package: Path) -> set[str]:
     imports: dict[str, set[str]] = {}
     for path in package.rglob("*.py"):
         importer = path.relative_to(package).parts[0].removesuffix(".py")
-        imports.setdefault(importer, set()).update(re.findall(r"\bkernelwright[. ](?:import )?(\w+)", path.read_text()))
+        imports.setdefault(importer, set()).update(_imported_rooms(path))
     reaching = {room}
     while more := {name for name, used in imports.items() if used & reaching} - reaching:
         reaching |= more
     return reaching
 
 
+def _imported_rooms(path: Path) -> set[str]:
+    return set(re.findall(r"\bkernelwright(?:\.| import )(\w+)", path.read_text(encoding="utf-8")))
+
+
 def other_tests(mutant: Mutant, root: Path) -> list[str]:
-    """Folders and files of tests that can reach a fault, but for those of other rooms."""
-    package = root / "kernelwright"
-    room = Path(mutant.file).parts[1].removesuffix(".py")
-    rooms = {path.name.removesuffix(".py") for path in package.iterdir() if not path.name.startswith("_")}
-    out_of_reach = rooms - rooms_reaching(room, package)
-    return sorted(
-        str(path.relative_to(root))
-        for path in (root / "tests").iterdir()
-        if (path.is_dir() and path.name not in out_of_reach and not path.name.startswith("__"))
-        or path.match("test_*.py")
-    )
+    """Folders of tests that can reach a fault, by their own imports or their room's, and the files beside them."""
+    package, tests = root / "kernelwright", root / "tests"
+    rooms = {path.name.removesuffix(".py") for path in package.iterdir()}
+    reaching = rooms_reaching(Path(mutant.file).parts[1].removesuffix(".py"), package)
+    folders = [path for path in tests.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))]
+    found = [
+        folder
+        for folder in folders
+        if folder.name in reaching
+        or folder.name not in rooms
+        or any(_imported_rooms(path) & reaching for path in folder.glob("*.py"))
+    ]
+    return sorted(str(path.relative_to(root)) for path in (*found, *tests.glob("test_*.py")))
 
 
 # ---------------------------------------------------------------------------------------------------- the copy
@@ -195,7 +201,7 @@ class Copy:
             self._write(path, before)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a module; Python tells a stale compiled one by its second and size, so that both may not be the same."""
+        """Write a module, each time with another second: by that and its size Python knows what it compiled before."""
         path.write_text(text, encoding="utf-8")
         self._changes += 1
         os.utime(path, (time.time() + self._changes,) * 2)
@@ -314,7 +320,7 @@ def _killer(
         if not run.failed:
             return ""
         alone = Command(("-m", command.markers), command.environment)
-        again = copy.pytest(alone, [run.failed], sampled=False)
+        again = copy.pytest(alone, [run.failed], sampled=sampled)
         if not again.failed:
             return run.failed
         row["unsteady"].append(run.failed)
