@@ -27,12 +27,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 DAILY, WHOLE = "test", "test-all"  # targets of the Makefile, which says what each runs
 SLOT = "KERNELWRIGHT_TEST_SLOT"
 ALLOWED = 2  # faults that may outlive the daily suite
+_PATIENCE_S = 30.0  # for tests that were interrupted, to end what they started
 _PASSED, _FAILED, _INTERRUPTED, _NOTHING = 0, 1, 2, 5  # exit codes of pytest
 
 
@@ -235,24 +237,32 @@ class Copy:
         ignored = [f"--deselect={test}" if "::" in test else f"--ignore={test}" for test in left_out]
         words = ["-m", "pytest", *command.arguments, "-x", "-q", "-o", f"cache_dir={self._cache}", *ignored, *paths]
         began = time.monotonic()
-        with tempfile.TemporaryFile("w+") as output:
-            done = subprocess.run(
-                [sys.executable, *words],
-                cwd=self.root,
-                env=self._environment(command.environment, sampled=sampled),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-            output.seek(0)
-            said = output.read()
+        code, said = _ended(
+            [sys.executable, *words], self.root, self._environment(command.environment, sampled=sampled)
+        )
         seconds = time.monotonic() - began
-        if done.returncode in (_PASSED, _NOTHING):
+        if code in (_PASSED, _NOTHING):
             return Run("", seconds)
         failed = self._cache / "v" / "cache" / "lastfailed"
-        if done.returncode not in (_FAILED, _INTERRUPTED) or not failed.is_file():
-            raise MutantError(f"pytest ended with {done.returncode} on {' '.join(paths)}:\n{said[-3000:]}")
+        if code not in (_FAILED, _INTERRUPTED) or not failed.is_file():
+            raise MutantError(f"pytest ended with {code} on {' '.join(paths)}:\n{said[-3000:]}")
         return Run(next(iter(json.loads(failed.read_text()))), seconds)
+
+
+def _ended(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Exit code and output of a program; one that an interrupt finds running is interrupted, and waited for."""
+    with tempfile.TemporaryFile("w+") as output:
+        with subprocess.Popen(words, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
+            try:
+                code = process.wait()
+            except BaseException:
+                process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_PATIENCE_S)
+                process.kill()
+                raise
+        output.seek(0)
+        return code, output.read()
 
 
 @contextmanager
@@ -389,7 +399,13 @@ def main() -> int:
     return report(chosen, rows)
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         sys.exit(main())
     except MutantError as error:
