@@ -1,0 +1,126 @@
+"""The list of faults that the suite is measured by: each can be put in, and all parts of the package have some."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+AREAS = {
+    "budget": "evaluator",
+    "judging": "evaluator",
+    "timing": "evaluator",
+    "evidence": "evaluator",
+    "screens": "evaluator",
+    "store": "store",
+    "search": "evolution campaign",
+    "codegen": "codegen",
+    "sandbox": "sandbox",
+}
+
+
+MAKEFILE = """
+test: setup ## runs
+\t@SLOT=all $(BIN)/python -m pytest -n 2 \\
+\t\t-m "not alone"
+\techo done
+
+other:
+\tls
+"""
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("benchmark_mutants", ROOT / "benchmarks" / "mutants.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up their annotations
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def mutants(benchmark):
+    return benchmark.load()
+
+
+def test_all_forty_can_be_put_in(mutants):
+    assert len({mutant.name for mutant in mutants}) == len(mutants) == 40
+    for mutant in mutants:
+        assert mutant.applied(ROOT) != (ROOT / mutant.file).read_text(encoding="utf-8")
+        assert mutant.breaks
+        assert mutant.tests
+        assert all((ROOT / path).exists() for path in mutant.tests), mutant.name
+
+
+def test_they_are_spread_over_the_package(mutants):
+    assert min(Counter(mutant.area for mutant in mutants).values()) >= 4
+    assert {mutant.area for mutant in mutants} == set(AREAS)
+    for mutant in mutants:
+        assert Path(mutant.file).parts[1] in AREAS[mutant.area].split(), mutant.name
+
+
+@pytest.mark.parametrize("text", ["nowhere to be found", "return", ""])
+def test_a_fault_whose_text_does_not_stand_there_once_is_an_error(benchmark, mutants, text):
+    with pytest.raises(benchmark.MutantError, match=r"times in .*, not once: correct its entry"):
+        replace(mutants[0], old=text).applied(ROOT)
+
+
+def test_a_fault_that_is_no_python_is_an_error(benchmark, mutants):
+    with pytest.raises(benchmark.MutantError, match="is no Python"):
+        replace(mutants[0], new="(").applied(ROOT)
+
+
+def test_the_commands_are_those_of_the_makefile(benchmark, tmp_path):
+    daily = benchmark.commands(benchmark.DAILY)
+    assert daily
+    assert all("adversarial" in command.markers for command in daily)
+    (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")
+    (found,) = benchmark.commands("test", tmp_path)
+    assert (found.arguments, found.markers, found.environment) == (
+        ("-n", "2", "-m", "not alone"),
+        "not alone",
+        {"SLOT": "all"},
+    )
+    assert benchmark.commands("missing", tmp_path) == []
+    with pytest.raises(benchmark.MutantError, match="calls no"):
+        benchmark.commands("other", tmp_path)
+
+
+def test_tests_of_rooms_that_cannot_reach_a_fault_are_left_out(benchmark, mutants):
+    in_codegen = next(mutant for mutant in mutants if mutant.area == "codegen")
+    found = benchmark.other_tests(in_codegen, ROOT)
+    assert {"tests/codegen", "tests/agents", "tests/cli", "tests/adversarial", "tests/test_docs.py"} <= set(found)
+    assert not {"tests/sandbox", "tests/store"} & set(found)
+
+
+def row(killed: str) -> dict[str, object]:
+    return {"suite": killed, "test": "", "seconds": 1.0, "unsteady": []}
+
+
+@pytest.mark.parametrize(
+    ("daily", "whole", "code", "ratio"), [(38, 1, 0, "38 of the 39"), (37, 3, 1, "37 of the 40"), (40, 0, 0, "40 of")]
+)
+def test_no_more_than_two_may_outlive_the_daily_suite(benchmark, mutants, capsys, daily, whole, code, ratio):
+    fates = ["daily"] * daily + ["whole"] * whole + [""] * (40 - daily - whole)
+    rows = {mutant.name: row(fate) for mutant, fate in zip(mutants, fates, strict=True)}
+    assert benchmark.report(mutants, rows) == code
+    assert f"daily kills {ratio}" in capsys.readouterr().out
+
+
+def test_a_fault_that_lives_is_run_again_after_a_commit_and_one_that_changed_at_once(benchmark, mutants):
+    mutant = mutants[0]
+    killed = {"digest": mutant.digest, "slot": None, "suite": "daily", "commit": "a"}
+    lives = {**killed, "suite": ""}
+    assert benchmark.settled(killed, mutant, "b", None)
+    assert benchmark.settled(lives, mutant, "a", None)
+    assert not benchmark.settled(lives, mutant, "b", None)
+    assert not benchmark.settled(killed, mutant, "a", "3")
+    assert not benchmark.settled(killed, replace(mutant, new=mutant.old + " "), "a", None)
+    assert not benchmark.settled(None, mutant, "a", None)
