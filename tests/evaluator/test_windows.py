@@ -1,4 +1,4 @@
-"""Turns of timing over sides of the test's own making: what a time is, and which outputs are looked at."""
+"""Windows of a check and of timing over sides of the test's own making: what is looked at, and what a time is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kernelwright.evaluator._checking import Checker
 from kernelwright.evaluator._clock import OutputClaim
 from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns
 from kernelwright.evaluator._truth import Trial, Truth
@@ -18,6 +19,13 @@ SPEC = TensorSpec("", "float32", (SIZE,), (1,))
 USUAL = np.linspace(-1.0, 1.0, SIZE, dtype=np.float32)
 TRUTH = Truth("float", 2 * USUAL, 2.0 * USUAL.astype(np.float64), np.full(SIZE, 1e-7), None)
 RESERVED = Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (TRUTH,))
+EXACT = np.linspace(-1.0, 1.0, SIZE)
+SCALE = 1e-3
+MOVED = EXACT + 30 * SCALE  # by a change of the input that lower precision does not see
+PAIR = tuple(
+    Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (Truth("float", y, y, np.full(SIZE, SCALE), None),), partner)
+    for y, partner in ((EXACT, None), (MOVED, 0))
+)
 KEPT_PLACES = (0x1000,)
 FRESH_PLACES = (0x1000, 0x2000)
 
@@ -41,11 +49,18 @@ class Pool:
         return "normal"
 
 
-class Side:
-    """A worker that takes ``mean_ms`` a call, and lays its outputs in turn at ``places``."""
+def right(trial: Trial | None) -> np.ndarray:
+    return USUAL if trial is None else trial.truths[0].exact
 
-    def __init__(self, name: str, pool: Pool, mean_ms: float = 0.3, places=FRESH_PLACES, knows_trials=True) -> None:
-        self.name, self._pool, self._mean_ms, self._places, self._knows = name, pool, mean_ms, places, knows_trials
+
+class Side:
+    """A worker that takes ``mean_ms`` a call, and lays its outputs in turn at ``places``.
+
+    ``answer`` makes its output of the trial in a slot, or of None where there is none.
+    """
+
+    def __init__(self, name: str, pool: Pool, mean_ms: float = 0.3, places=FRESH_PLACES, answer=right) -> None:
+        self.name, self._pool, self._mean_ms, self._places, self._answer = name, pool, mean_ms, places, answer
 
     def window(self, slots: np.ndarray, reads: np.ndarray, *, call_timeout_s: float):
         outputs = {int(call): (self._output(int(call), int(slots[call])),) for call in reads}
@@ -57,7 +72,7 @@ class Side:
         )
 
     def _output(self, call: int, slot: int) -> OutputClaim:
-        values = 2 * USUAL if self._knows and slot in self._pool.placed else USUAL
+        values = np.asarray(self._answer(self._pool.placed.get(slot)), dtype=np.float32)
         return OutputClaim(self._places[call % len(self._places)], "float32", (SIZE,), (1,), values.view(np.uint8))
 
 
@@ -106,7 +121,26 @@ def test_a_result_may_not_lie_where_the_one_before_lay(ours, theirs, refused):
 @pytest.mark.parametrize("knows", [True, False])
 def test_among_timed_calls_are_some_whose_answer_is_known_exactly(knows):
     pool = Pool()
-    sides = [Side(name, pool, knows_trials=knows) for name in ("candidate", "eager")]
+    answer = right if knows else lambda trial: USUAL
+    sides = [Side(name, pool, answer=answer) for name in ("candidate", "eager")]
     wrong = [turn.wrong for turn in turns(pool, *sides, reserve=[RESERVED]) if turn.wrong is not None]
     assert bool(wrong) is not knows
     assert all(status is Status.INCORRECT_NUMERICAL and "a timed call is wrong" in why for status, why in wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed", "status", "reduced"),
+    [
+        (right, False, None, False),
+        (lambda trial: (EXACT + MOVED) / 2, False, Status.INCORRECT_NUMERICAL, True),
+        (lambda trial: (EXACT + MOVED) / 2, True, None, True),
+    ],
+    ids=["full precision", "lower precision", "lower precision where it is allowed"],
+)
+def test_a_check_probes_precision_where_all_errors_are_within_the_budget(answer, allowed, status, reduced):
+    pool = Pool()
+    side = Side("candidate", pool, answer=answer)
+    checker = Checker(side, pool, Plan(16, 64), tolerance_scale=10.0, reduced_precision=allowed, call_timeout_s=1.0)
+    found = checker.check(PAIR)
+    assert (found.judgement.status, found.reduced_precision) == (status, reduced)
+    assert found.judgement.load <= 1.0
