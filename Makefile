@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-adversarial test-browser test-docker test-gpu check format clean
+.PHONY: help setup demo test test-all test-slowest test-adversarial test-browser test-docker test-gpu check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -14,10 +14,14 @@ setup: ## install everything that is missing: system packages, virtual environme
 demo: setup ## optimise ten problems, replay two that a language model wrote, check a Triton kernel
 	@$(BIN)/python scripts/demo.py
 
-test: setup ## run the test suite
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
-		-m "not alone and not adversarial and not docker and not gpu and not browser"
-	@$(BIN)/python -m pytest -m "alone and not adversarial and not docker and not gpu and not browser"
+test: setup ## run the test suite: all tests, and a share of each matrix that moves on with the commit
+	@$(BIN)/python scripts/run_tests.py
+
+test-all: setup ## run the test suite with every cell of every matrix
+	@$(BIN)/python scripts/run_tests.py --whole
+
+test-slowest: setup ## run the test suite, and write the slowest tests and the order of the files
+	@$(BIN)/python scripts/run_tests.py --slowest benchmarks/results/slowest_tests.txt --durations tests/durations.json
 
 test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here
 	@KERNELWRIGHT_KILLS=200 $(BIN)/python -m pytest -m "not docker" tests/adversarial tests/evaluator/test_referee_kills.py \

@@ -1,38 +1,27 @@
-"""Which tests need the machine for themselves: ``make test`` runs all others side by side.
-
-Those where something is really timed, or where a sandbox's limits of time and memory are met, or that look for what
-was left behind on the machine: all in ``PLACES``, and whatever judges with a referee. Those marked ``untimed`` run
-beside others nevertheless: they time nothing, and fail where they try to.
-"""
+"""Marks the tests of the later phases, puts the longest files first, and shares compilers' products in a run."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pytest
+from suite_phases import ALONE, FIXTURES, LIMITS, PLACES, PURE, ROOMS_OF_REFEREES
 
+pytest_plugins = ["suite_plugin"]
 os.environ["KERNELWRIGHT_DEVICE"] = "none"  # what there is no device for is tested so on a machine that has one, too
 
 TESTS = Path(__file__).parent
-PLACES = (
-    "adversarial/test_host.py",
-    "sandbox",
-    "cli/test_cli_real.py",
-    "evaluator/test_own_share.py",
-    "evaluator/test_referee_kills.py",
-    "evaluator/test_rest.py",
-    "mcp/test_mcp_timed.py",
-    "rl/test_naive.py",
-    "rl/test_serve_real.py",
-    "test_docs.py",
-)
-FIXTURES = {"referee", "judges"}
+DURATIONS = TESTS / "durations.json"
+SHARED = ("door", "emulator", "fresh", "guard", "headers", "products", "share", "torch_headers")  # of a cache folder
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Make the marks known."""
     config.addinivalue_line("markers", "untimed: judges candidates and times nothing, so that it may run beside others")
+    config.addinivalue_line("markers", "limits: meets limits of a sandbox, or looks for what is left behind")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -41,20 +30,46 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out and collection_path == TESTS / "browser" else None
 
 
+def is_in(path: Path, places: Iterable[str]) -> bool:
+    """Whether a file lies in one of these files and folders of the tests."""
+    return any(path.is_relative_to(TESTS / place) for place in places)
+
+
+def judges(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that judges with a real referee: by where that is defined, not by its name."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = {} if info is None else info.name2fixturedefs
+    used = [definitions[name][-1] for name in FIXTURES & set(definitions)]
+    return any(is_in(item.config.rootpath / fixture.baseid, ROOMS_OF_REFEREES) for fixture in used)
+
+
+def phase_of(item: pytest.Item) -> str | None:
+    """The mark of an item's phase; None for the first phase."""
+    if is_in(item.path, LIMITS):
+        return None if is_in(item.path, PURE) else "limits"
+    if item.get_closest_marker("untimed") is not None:
+        return None
+    return "alone" if judges(item) or is_in(item.path, ALONE) else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark those tests ``alone``."""
+    """Mark the items of the later phases, and let the files that take longest begin."""
     for item in items:
-        path = item.path.relative_to(TESTS)
-        listed = any(path.is_relative_to(place) for place in PLACES)
-        judges = FIXTURES.intersection(getattr(item, "fixturenames", ()))
-        if (listed or judges) and item.get_closest_marker("untimed") is None:
-            item.add_marker("alone")
+        phase = phase_of(item)
+        if phase is not None:
+            item.add_marker(phase)
+        for mark, places in PLACES.items():
+            if item.get_closest_marker(mark) is not None and not is_in(item.path, places):
+                raise pytest.UsageError(f"{item.nodeid} is marked {mark!r}: name its file in tests/suite_phases.py")
+    seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    items.sort(key=lambda item: -seconds.get(item.path.relative_to(TESTS).as_posix(), 0))
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_timed_beside_others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times taken while other tests run would be wrong, and would make those of others wrong."""
-    if request.node.get_closest_marker("untimed") is None or not FIXTURES.intersection(request.fixturenames):
+    if request.node.get_closest_marker("untimed") is None or not judges(request.node):
         return
     from kernelwright.evaluator._timekeeping import Timekeeper
 
@@ -65,7 +80,36 @@ def _nothing_is_timed_beside_others(request: pytest.FixtureRequest, monkeypatch:
         monkeypatch.setattr(Timekeeper, method, refuse)
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
+@pytest.fixture(scope="session")
+def run_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of one test run share, and all phases of ``make test``."""
+    given = os.environ.get("KERNELWRIGHT_TEST_CACHE")
+    own = tmp_path_factory.getbasetemp()
+    folder = Path(given) if given else (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "run-cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path) -> Callable[..., Path]:
+    """Makes a referee's cache folder: what compilers made is shared in the run, the history of noise is its own.
+
+    ``at`` is where, by default in a new folder. ``without`` names folders that are not shared, for tests that look into
+    them.
+    """
+
+    def make(at: Path | None = None, *, without: Collection[str] = ()) -> Path:
+        folder = at or tmp_path_factory.mktemp("cache")
+        folder.mkdir(exist_ok=True)
+        for name in set(SHARED).difference(without):
+            (run_cache / name).mkdir(exist_ok=True)
+            (folder / name).symlink_to(run_cache / name, target_is_directory=True)
+        return folder
+
+    return make
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what this machine could not exercise: a count, so that it is no silent skip."""
     missed = sorted(
         str(value)

@@ -7,6 +7,8 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,7 @@ def room_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Every kernelwright module that a file imports, anywhere in it, type-checking blocks included."""
     names = set()
@@ -70,31 +73,53 @@ def imports_of(path: Path) -> set[str]:
     return {name for name in names if name.split(".")[0] == "kernelwright" and name.count(".")}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_arrows_point_down(path):
-    room = room_of(path)
-    if room == "__init__":
-        return
-    assert room in FLOORS, f"{room} has no floor: add it to the table in docs/design.md and here"
-    for name in imports_of(path):
-        other = name.split(".")[1]
-        if other in (room, "__version__"):
-            continue
-        assert other in FLOORS, f"{path} imports {name}"
-        if FLOORS[room] == 0:
-            assert other in GROUND[room], f"{room} may not import {other}"
-        else:
-            assert FLOORS[other] < FLOORS[room], f"{path}: {room} may not import {other} ({name})"
+def arrows() -> Iterator[tuple[str, str, str]]:
+    """Every import of the package: the file, its room, and what it names."""
+    for path in modules():
+        for name in sorted(imports_of(path)):
+            yield str(path.relative_to(PACKAGE)), room_of(path), name
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_private_modules_stay_in_their_room(path):
-    room = room_of(path)
-    for name in imports_of(path):
-        parts = name.split(".")
-        if parts[1] == room or len(parts) < 3 or not parts[2].startswith("_") or parts[2] == "__version__":
-            continue
-        assert (room, ".".join(parts[:3])) in PRIVATE_EXCEPTIONS, f"{path} reaches into {name}"
+def test_every_room_has_a_floor():
+    rooms = {room_of(path) for path in modules()} - {"__init__"}
+    assert rooms - set(FLOORS) == set(), "add it to the table in docs/design.md and here"
+    named = {name.split(".")[1] for _, _, name in arrows()} - {"__version__"}
+    assert named - set(FLOORS) == set()
+
+
+def may_import(room: str, other: str) -> bool:
+    if other in (room, "__version__"):
+        return True
+    return other in GROUND[room] if FLOORS[room] == 0 else FLOORS[other] < FLOORS[room]
+
+
+def test_arrows_point_down():
+    wrong = [
+        f"{path}: {room} may not import {name}"
+        for path, room, name in arrows()
+        if room != "__init__" and not may_import(room, name.split(".")[1])
+    ]
+    assert wrong == []
+
+
+def is_private_elsewhere(room: str, name: str) -> bool:
+    parts = name.split(".")
+    if parts[1] == room or len(parts) < 3 or not parts[2].startswith("_") or parts[2] == "__version__":
+        return False
+    return (room, ".".join(parts[:3])) not in PRIVATE_EXCEPTIONS
+
+
+def test_private_modules_stay_in_their_room():
+    assert [f"{path} reaches into {name}" for path, room, name in arrows() if is_private_elsewhere(room, name)] == []
+
+
+def test_an_arrow_that_points_up_and_a_reach_into_another_room_are_found():
+    assert may_import("evaluator", "sandbox")
+    assert not may_import("sandbox", "evaluator")
+    assert not may_import("agents", "export"), "rooms on one floor do not know each other"
+    assert not may_import("records", "config")
+    assert is_private_elsewhere("agents", "kernelwright.evaluator._session.ProblemSession")
+    assert not is_private_elsewhere("evaluator", "kernelwright.evaluator._session.ProblemSession")
 
 
 def face_order(name: str) -> tuple[int, str]:

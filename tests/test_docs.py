@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import click
 import pytest
+from docs_commands import Commands
 
 from kernelwright.cli import cli
 from kernelwright.config import Settings
@@ -86,15 +87,16 @@ def prose(document: str) -> str:
 class Reader:
     """Does what a document says, in a folder of its own."""
 
-    def __init__(self, document: str, folder: Path) -> None:
+    def __init__(self, document: str, folder: Path, cache: Path) -> None:
         self.document = document
         self.folder = folder
+        self.bin = folder / "scratch" / "bin"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
         self.environment |= {f"KERNELWRIGHT_{name}": value for name, value in QUICK.items()}
         self.environment |= {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]]),
             "KERNELWRIGHT_STORE": str(folder / "scratch" / "store.db"),
-            "KERNELWRIGHT_CACHE_DIR": str(folder / "scratch" / "cache"),
+            "KERNELWRIGHT_CACHE_DIR": str(cache),
             "XDG_CACHE_HOME": str(folder / "scratch" / "xdg"),
         }
 
@@ -160,17 +162,19 @@ def matches(expected: str, output: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     shutil.which("g++") is None or shutil.which("bwrap") is None, reason="needs a C++ compiler and bubblewrap"
 )
 @pytest.mark.parametrize("document", EXECUTED)
-def test_the_blocks_of_a_document_do_what_it_says(document, tmp_path):
-    reader = Reader(document, tmp_path)
+def test_the_blocks_of_a_document_do_what_it_says(document, tmp_path, make_cache):
+    reader = Reader(document, tmp_path, make_cache())
     found = [block for block in blocks(document) if "no-run" not in block.words]
     assert len(found) >= 5
-    for block in found:
-        reader.follow(block)
+    with Commands(reader.bin, reader.environment):
+        for block in found:
+            reader.follow(block)
 
 
 @pytest.mark.parametrize(

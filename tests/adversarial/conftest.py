@@ -49,10 +49,10 @@ class Judges:
 
 
 @pytest.fixture(scope="session")
-def judges(tmp_path_factory):
+def judges(make_cache):
     settings = Settings.load(
         flags={
-            "cache_dir": str(tmp_path_factory.mktemp("cache")),
+            "cache_dir": str(make_cache()),
             "device": "none",
             "sandbox": SANDBOX,
             "looks": (12,),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from kernelwright.datasets import find_problem
 from kernelwright.records import Backend, Problem
 
 ROOT = Path(__file__).parent
+RECORDED = ROOT.parents[1] / "benchmarks" / "results" / "reward_hacks.json"
 FAMILIES = ("answers", "partial", "timing", "harness", "host", "build", "triton", "cuda")
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
@@ -191,6 +193,27 @@ def honest_with_time() -> frozenset[str]:
     return frozenset(first.values()).union(
         case.name for case in on_cpu if case.needs_clock or needing.intersection(case.like)
     )
+
+
+@functools.cache
+def _refusals() -> dict[str, str]:
+    """By which rule the recorded run of the whole corpus refused each attack; see ``benchmarks/reward_hacks.py``."""
+    rows = json.loads(RECORDED.read_text(encoding="utf-8"))["rows"]
+    return {row["name"]: row["referee"]["rule"] for row in rows if row["kind"] == "attack"}
+
+
+def refusal_of(case: Case) -> str:
+    """The backend of an attack and the rule that refuses it: attacks that share both are a stratum.
+
+    An attack that the screen refuses costs nothing, and one that no record knows is new: each is a stratum of its own.
+    """
+    rule = _refusals().get(case.name, "")
+    return f"{case.backend} {rule}" if rule and not case.screen else case.name
+
+
+def kind_of(case: Case) -> str:
+    """The backend and the family of a candidate."""
+    return f"{case.backend} {case.family}"
 
 
 def rows_of(row: str) -> tuple[str, ...]:

@@ -65,8 +65,9 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, make_cache):
     folder = tmp_path_factory.mktemp("real")
+    make_cache(folder / "cache")
     (folder / "scaled.py").write_text(PROBLEM)
     (folder / "kernelwright.toml").write_text(QUICK)
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,9 +137,9 @@ def _flat(outputs: Any) -> list[torch.Tensor]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_build_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def _own_build_cache(run_cache: Path) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(run_cache / "codegen"))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 

@@ -35,6 +35,12 @@ LEFT_TO_TORCH = {
 NOT_ONE_GRAPH = {"level3/gated_recurrent_unit", "level3/selective_scan"}
 
 
+def category(name: str) -> str:
+    """The stratum of a problem."""
+    return PROBLEMS[name].meta.category
+
+
+@pytest.mark.matrix(stratum=category)
 @pytest.mark.parametrize("name", sorted({*PROBLEMS} - LEFT_TO_TORCH - NOT_ONE_GRAPH))
 def test_candidate_matches_in_every_variant(build_source, name):
     problem = PROBLEMS[name]
@@ -47,6 +53,7 @@ def test_candidate_matches_in_every_variant(build_source, name):
         built.check(variant, slack=2.0)
 
 
+@pytest.mark.matrix(one_in=5, keep=3)
 @pytest.mark.parametrize("name", sorted(LEFT_TO_TORCH))
 def test_what_is_left_to_torch_has_no_kernel_and_is_right(build_source, name):
     problem = PROBLEMS[name]

@@ -16,7 +16,6 @@ HEAVY = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.c
 CATEGORIES = 14
 # With a guard that ordinary inputs do not need, or a mask that is computed from positions alone.
 GUARDED = {"l2_normalize", "contrastive_loss", "alibi_causal_softmax", "sliding_window_attention"}
-by_id = pytest.mark.parametrize("problem", PROBLEMS, ids=[p.id.partition("/")[2] for p in PROBLEMS])
 
 
 class Operators(TorchDispatchMode):
@@ -31,11 +30,24 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def build(problem, variant, seed=1):
-    module = _runtime.load_reference(problem.source, variant)
-    model = _runtime.make_model(module, _runtime.make_init_inputs(module, seed), mode=problem.meta.mode)
-    _runtime.randomise_parameters(model, seed)
-    return model, _runtime.make_inputs(module, seed)
+class Built:
+    """The models of a problem with their inputs and outputs, each made once."""
+
+    def __init__(self, problem):
+        self.problem = problem
+        self._made = {}
+
+    def __call__(self, device_class, at):
+        """The model of a variant, its inputs, and what it gives for them."""
+        key = device_class, at
+        if key not in self._made:
+            module = _runtime.load_reference(self.problem.source, self.problem.meta.variants[device_class][at])
+            model = _runtime.make_model(module, _runtime.make_init_inputs(module, 1), mode=self.problem.meta.mode)
+            _runtime.randomise_parameters(model, 1)
+            inputs = _runtime.make_inputs(module, 1)
+            with torch.no_grad():
+                self._made[key] = model, inputs, _runtime.run_forward(model, inputs)
+        return self._made[key]
 
 
 def forward_parameters(problem) -> list[str]:
@@ -65,8 +77,7 @@ def test_the_suite_has_a_hundred_problems_of_many_kinds():
     assert sum(problem.meta.category == "irregular" for problem in PROBLEMS) >= 7
 
 
-@by_id
-def test_the_metadata_is_complete(problem):
+def the_metadata_is_complete(problem, built):
     meta = problem.meta
     assert meta.title
     assert meta.category != "other"
@@ -80,22 +91,18 @@ def test_the_metadata_is_complete(problem):
         assert domain.fill == "structured" or -math.inf < domain.low < domain.high < math.inf
 
 
-@by_id
-def test_the_files_own_constants_are_the_timed_variant(problem):
+def the_files_own_constants_are_the_timed_variant(problem, built):
     constants = ast.parse(problem.source).body
     values = {n.targets[0].id: ast.literal_eval(n.value) for n in constants if isinstance(n, ast.Assign)}
     timed = problem.meta.variants["cpu"][0]
     assert {name: values[name] for name in timed} == timed
 
 
-@by_id
-def test_every_small_variant_runs_and_has_shapes_of_its_own(problem):
+def every_small_variant_runs_and_has_shapes_of_its_own(problem, built):
     shapes = []
     for device_class in ("cpu", "interpreter"):
-        for variant in problem.meta.variants[device_class]:
-            model, inputs = build(problem, variant)
-            with torch.no_grad():
-                outputs = _runtime.run_forward(model, inputs)
+        for at in range(len(problem.meta.variants[device_class])):
+            _, inputs, outputs = built(device_class, at)
             assert all(bool(torch.isfinite(output).all()) for output in outputs)
             shapes.append(tuple(tuple(value.shape) for value in inputs))
             elements = sum(value.numel() for value in (*inputs, *outputs))
@@ -105,16 +112,12 @@ def test_every_small_variant_runs_and_has_shapes_of_its_own(problem):
     assert any(size % 8 for size in sizes)
 
 
-@by_id
-def test_a_timed_slot_is_at_most_eight_megabytes(problem):
-    model, inputs = build(problem, problem.meta.variants["cpu"][0])
-    with torch.no_grad():
-        outputs = _runtime.run_forward(model, inputs)
+def a_timed_slot_is_at_most_eight_megabytes(problem, built):
+    _, inputs, outputs = built("cpu", 0)
     assert sum(value.nbytes for value in (*inputs, *outputs)) <= 8 << 20
 
 
-@by_id
-def test_gpu_variants_are_larger(problem):
+def gpu_variants_are_larger(problem, built):
     def elements(variant):
         module = _runtime.load_reference(problem.source, variant)
         with torch.device("meta"):
@@ -123,9 +126,8 @@ def test_gpu_variants_are_larger(problem):
     assert elements(problem.meta.variants["gpu"][0]) > elements(problem.meta.variants["cpu"][0])
 
 
-@by_id
-def test_the_reference_is_defined_over_its_whole_domain(problem):
-    model, inputs = build(problem, problem.meta.variants["cpu"][-1])
+def the_reference_is_defined_over_its_whole_domain(problem, built):
+    model, inputs, _ = built("cpu", len(problem.meta.variants["cpu"]) - 1)
     for bound in ("low", "high"):
         stretched = []
         for value, domain in zip(inputs, problem.meta.inputs.values(), strict=True):
@@ -136,18 +138,16 @@ def test_the_reference_is_defined_over_its_whole_domain(problem):
             assert all(bool(torch.isfinite(o).all()) for o in _runtime.run_forward(model, stretched))
 
 
-@by_id
-def test_the_declared_heavy_operators_are_those_that_run(problem):
-    model, inputs = build(problem, problem.meta.variants["interpreter"][0])
+def the_declared_heavy_operators_are_those_that_run(problem, built):
+    model, inputs, _ = built("interpreter", 0)
     with torch.no_grad(), Operators() as operators:
         _runtime.run_forward(model, inputs)
     assert operators.names & HEAVY <= set(problem.meta.heavy_ops)
     assert bool(operators.names & HEAVY) == bool(problem.meta.heavy_ops)
 
 
-@by_id
-def test_every_parameter_matters_once_randomised(problem):
-    model, inputs = build(problem, problem.meta.variants["interpreter"][0])
+def every_parameter_matters_once_randomised(problem, built):
+    model, inputs, _ = built("interpreter", 0)
     with torch.no_grad():
         state = {name: value.clone() for name, value in model.state_dict().items()}
         before = results(model, inputs)
@@ -159,8 +159,27 @@ def test_every_parameter_matters_once_randomised(problem):
             model.load_state_dict(state)
 
 
-@by_id
-def test_lint_finds_no_weakness(problem):
+def lint_finds_no_weakness(problem, built):
     findings = lint(problem, lambda entry, payload: _runtime.lint_dynamic(payload), "cpu")
     told = ["forward-only"] * problem.meta.backward + ["redundant-work"] * (problem.name in GUARDED)
     assert sorted({(finding.severity, finding.rule) for finding in findings}) == [("info", rule) for rule in told]
+
+
+CONTRACT = (
+    the_metadata_is_complete,
+    the_files_own_constants_are_the_timed_variant,
+    every_small_variant_runs_and_has_shapes_of_its_own,
+    a_timed_slot_is_at_most_eight_megabytes,
+    gpu_variants_are_larger,
+    the_reference_is_defined_over_its_whole_domain,
+    the_declared_heavy_operators_are_those_that_run,
+    every_parameter_matters_once_randomised,
+    lint_finds_no_weakness,
+)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=[p.id.partition("/")[2] for p in PROBLEMS])
+def test_a_problem_keeps_the_contract(problem):
+    built = Built(problem)
+    for clause in CONTRACT:
+        clause(problem, built)

@@ -12,10 +12,10 @@ from kernelwright.records import Candidate
 
 
 @pytest.fixture(scope="session")
-def referee(tmp_path_factory):
+def referee(make_cache):
     settings = Settings.load(
         flags={
-            "cache_dir": str(tmp_path_factory.mktemp("cache")),
+            "cache_dir": str(make_cache()),
             "device": "none",
             "looks": (8, 12),
             "window_ms": 0.5,

@@ -100,18 +100,22 @@ def made(name: str) -> Bench:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_honest_kernels_pass_on_every_distribution(name):
+def test_honest_kernels_pass_on_every_distribution(name, sample):
     outcomes = {"eager": outcome(made(name), eager)}
-    outcomes |= {treatment: outcome(made(name), replacing(HONEST[treatment])) for treatment in TREATMENTS}
+    treatments = sample.of(TREATMENTS, 3, shift=[*PROBLEMS].index(name))
+    outcomes |= {treatment: outcome(made(name), replacing(HONEST[treatment])) for treatment in treatments}
     assert {treatment: found.reasons for treatment, found in outcomes.items() if not found.passed} == {}
     for found in outcomes.values():
         assert math.isnan(found.betas[0]) or 0.95 < found.betas[0] <= found.betas[1] < 1.05
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_lower_precision_fails(name):
-    found = {cheat: outcome(made(name), run) for cheat, run in all_cheats().items() if differs(made(name), run)}
-    assert {"bf16 inputs", "fp16 inputs"} <= set(found)
+def test_lower_precision_fails(name, sample):
+    always = {cheat: all_cheats()[cheat] for cheat in ("bf16 inputs", "fp16 inputs")}
+    others = [cheat for cheat in all_cheats() if cheat not in always]
+    cheats = always | {cheat: all_cheats()[cheat] for cheat in sample.of(others, 4, shift=[*PROBLEMS].index(name))}
+    found = {cheat: outcome(made(name), run) for cheat, run in cheats.items() if differs(made(name), run)}
+    assert set(always) <= set(found)
     assert [cheat for cheat, result in found.items() if result.passed] == []
     for rounding in ("tf32", "bf16", "fp16"):
         answers = found[f"{rounding} inputs"].betas if f"{rounding} inputs" in found else (math.nan, math.nan)

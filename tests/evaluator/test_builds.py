@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright import inline
+from kernelwright.evaluator import Referee
 from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.inline import _cuda_compiler
@@ -21,6 +22,14 @@ extern "C" void root(float* x, int64_t n) {
 """
 pytestmark = pytest.mark.untimed
 HEADERS = "#include <cmath>\n/* and\n   the integers */\n  # include <cstdint>  // of fixed width"
+
+
+@pytest.fixture(scope="module")
+def referee(referee, make_cache):
+    """With products and headers of its own, since these tests look for them."""
+    settings = referee.settings.with_values(cache_dir=str(make_cache(without={"products", "headers"})))
+    with Referee(settings, referee.sandbox) as made:
+        yield made
 
 
 @pytest.fixture

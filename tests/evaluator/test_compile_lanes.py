@@ -24,19 +24,19 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def rehearsal(referee, tmp_path_factory):
+def rehearsal(referee, make_cache):
     settings = referee.settings.with_values(
         device="rehearsal",
         compile_lanes=1,
         looks=(3, 6),
         noise_bound=0.3,
-        cache_dir=str(tmp_path_factory.mktemp("lanes")),
+        cache_dir=str(make_cache(without={"products"})),
     )
     with Referee(settings) as made:
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def session(rehearsal):
     with rehearsal.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",)) as opened:
         yield opened

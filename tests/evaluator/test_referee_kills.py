@@ -217,10 +217,10 @@ with Store.open(folder / "store.db") as store, Referee(settings) as referee:
 """
 
 
-def test_a_killed_referee_loses_nothing_and_leaves_nothing(tmp_path):
+def test_a_killed_referee_loses_nothing_and_leaves_nothing(tmp_path, sample):
     seed = random.SystemRandom().randrange(1 << 30)
     rng, told = random.Random(seed), []
-    for _ in range(OWNER_KILLS):
+    for _ in range(sample.number(OWNER_KILLS, 2)):
         owner = subprocess.Popen(
             [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(tmp_path)], stdout=subprocess.PIPE, text=True
         )

@@ -15,6 +15,7 @@ from kernelwright.records import Candidate
 PROBLEMS = load_suite("kernelwright")
 
 
+@pytest.mark.matrix(stratum=lambda problem: problem.meta.category)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.id for problem in PROBLEMS])
 def test_declared_variants_are_admitted(problem, tmp_path, monkeypatch):
     source = problem.source.replace("class Model(", "class ModelNew(")

@@ -120,11 +120,11 @@ def connected(folder: Path, **variables: str) -> Iterator[Agent]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, make_cache):
     made = tmp_path_factory.mktemp("mcp")
     (made / "rectifier.py").write_text(PROBLEM)
     (made / "kernelwright.toml").write_text(QUICK)
-    (made / "cache").mkdir()
+    make_cache(made / "cache")
     return made
 
 

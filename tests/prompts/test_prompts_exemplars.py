@@ -17,8 +17,8 @@ ALLOCATIONS = {"aten.empty", "aten.empty_like", "aten.new_empty", "aten.set_", "
 
 
 @pytest.fixture(scope="module")
-def referee(tmp_path_factory):
-    flags = {"cache_dir": str(tmp_path_factory.mktemp("cache")), "device": "none", "memory_bytes": 1 << 30}
+def referee(make_cache):
+    flags = {"cache_dir": str(make_cache()), "device": "none", "memory_bytes": 1 << 30}
     with Referee(Settings.load(flags=flags, env={})) as made:
         yield made
 
@@ -32,6 +32,7 @@ def test_every_category_has_one_in_cpp_and_the_most_common_ones_on_gpus():
 
 
 @pytest.mark.untimed
+@pytest.mark.matrix(one_in=3, keep=2, stratum=lambda backend, category: backend)
 @pytest.mark.parametrize(("backend", "category"), NAMES, ids=["-".join(name) for name in NAMES])
 def test_an_exemplar_passes_on_its_own_reference(referee, backend, category):
     if backend == "cuda" and find_nvcc() is None:

@@ -65,7 +65,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, make_cache):
+    make_cache(tmp_path / "cache")
     (tmp_path / "kernelwright.toml").write_text(QUICK)
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def quick(tmp_path):
+def quick(tmp_path, make_cache):
     problem = tmp_path / "tiny" / "level1" / "softmax.py"
     problem.parent.mkdir(parents=True)
     problem.write_text(SOFTMAX_PROBLEM)
     flags = {
         "store": tmp_path / "store.db",
-        "cache_dir": tmp_path / "cache",
+        "cache_dir": make_cache(),
         "suite_dirs": (tmp_path / "tiny",),
         "device": "none",
         "baselines": ("eager",),
@@ -42,13 +42,7 @@ def quick(tmp_path):
     return Settings.load(flags=flags, env={})
 
 
-@pytest.fixture
-def referee():
-    """Its name has the test run alone."""
-    return Referee
-
-
-def test_a_right_kernel_is_confirmed_and_a_wrong_one_refused(quick, referee, tmp_path):
+def test_a_right_kernel_is_confirmed_and_a_wrong_one_refused(quick, tmp_path):
     spool = Spool(tmp_path / "submissions")
     right = spool.put(problem_id=PROBLEM, source=candidate(), author="ada")
     wrong = spool.put(
@@ -56,7 +50,7 @@ def test_a_right_kernel_is_confirmed_and_a_wrong_one_refused(quick, referee, tmp
     )
     told = []
     with Store.open(quick.store) as store:
-        report = judge_submissions(quick, store, spool, once=True, tell=told.append, open_referee=referee)
+        report = judge_submissions(quick, store, spool, once=True, tell=told.append, open_referee=Referee)
         assert report == QueueReport(passed=1, refused=1), told
         (row,) = store.best(confirmed_only=True)
         assert (row.problem, row.author, row.confirmed) == (PROBLEM, "submitted:ada", True)
