@@ -8,8 +8,8 @@
     python benchmarks/mutants.py --minutes 60          # begins no other fault after an hour
 
 The copy is a git worktree of the last commit in a temporary folder; tests import the package from there, and nothing is
-changed in place. Each fault meets what ``make test`` runs, as the Makefile says: first the files that most likely see
-it, in one process, then those of all rooms that can reach the changed module. It ends at the first failure. A test that
+changed in place. Each fault meets what ``make test`` runs: first the files that most likely see it, in one process,
+then those of all rooms that can reach the changed module, phase by phase. It ends at the first failure. A test that
 fails without the fault as well kills nothing and is left out. What the daily suite lets live meets the whole suite,
 ``make test-all``.
 
@@ -25,7 +25,7 @@ import hashlib
 import json
 import os
 import re
-import shlex
+import runpy
 import shutil
 import signal
 import subprocess
@@ -41,7 +41,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "benchmarks" / "mutants.json"
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-DAILY, WHOLE = "test", "test-all"  # targets of the Makefile, which says what each runs
+SUITE = "scripts/run_tests.py"  # what ``make test`` runs: its phases are ours
 SLOT = "KERNELWRIGHT_TEST_SLOT"
 ALLOWED = 2  # faults that may outlive the daily suite
 _PATIENCE_S = 30.0  # for tests that were interrupted, to end what they started
@@ -95,19 +95,6 @@ class Mutant:
         return changed
 
 
-@dataclass(frozen=True)
-class Command:
-    """One call of pytest in a target of the Makefile."""
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-
-    @property
-    def markers(self) -> str:
-        """Its expression of markers."""
-        return self.arguments[self.arguments.index("-m") + 1] if "-m" in self.arguments else ""
-
-
 @dataclass
 class Run:
     """How one run of tests ended: the test that failed, if any, and how long it took."""
@@ -119,29 +106,6 @@ class Run:
 def load(path: Path = MUTANTS) -> list[Mutant]:
     """The faults of the list."""
     return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in json.loads(path.read_text(encoding="utf-8"))]
-
-
-def commands(target: str, root: Path = ROOT) -> list[Command]:
-    """What a target of the Makefile runs, without its paths; a target that is not there runs nothing.
-
-    Raises:
-        MutantError: the target runs no pytest that can be read off.
-    """
-    text = (root / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    recipe = re.search(rf"^{re.escape(target)}:.*\n((?:\t.*\n?)+)", text, re.MULTILINE)
-    if recipe is None:
-        return []
-    found = []
-    for line in recipe[1].splitlines():
-        before, called, after = line.strip().lstrip("@-").partition("-m pytest")
-        if not called:
-            continue
-        words = [word.partition("=") for word in shlex.split(before.replace("$(", "("))]
-        environment = {name: value for name, equals, value in words if equals and name.isidentifier()}
-        found.append(Command(tuple(shlex.split(after)), environment))
-    if not found:
-        raise MutantError(f"the target {target} of the Makefile calls no '-m pytest': teach benchmarks/mutants.py how")
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------- which tests
@@ -179,6 +143,15 @@ def other_tests(mutant: Mutant, root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in (*found, *tests.glob("test_*.py")))
 
 
+def common(places: Sequence[str], others: Sequence[str]) -> list[str]:
+    """What lies in one of ``places`` and in one of ``others``."""
+
+    def inside(inner: Sequence[str], outer: Sequence[str]) -> set[str]:
+        return {path for path in inner if any(Path(path).is_relative_to(folder) for folder in outer)}
+
+    return sorted(inside(places, others) | inside(others, places))
+
+
 # ---------------------------------------------------------------------------------------------------- the copy
 
 
@@ -187,6 +160,7 @@ class Copy:
 
     def __init__(self, root: Path, slot: str | None) -> None:
         self.root = root
+        self.suite = runpy.run_path(str(root / SUITE))
         self._slot = slot
         self._cache = root.parent / "pytest"
         self._changes = 0
@@ -214,38 +188,34 @@ class Copy:
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.root,
-            env=self._environment({}, sampled=True),
+            env=self._environment(),
             capture_output=True,
             text=True,
             check=True,
         )
         return Path(done.stdout.strip())
 
-    def _environment(self, added: Mapping[str, str], *, sampled: bool) -> dict[str, str]:
-        found = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **added}
-        if not sampled:
-            return found
-        return {**found, SLOT: self._slot} if self._slot is not None else found
+    def _environment(self) -> dict[str, str]:
+        slot = {} if self._slot is None else {SLOT: self._slot}
+        return {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **slot}
 
-    def pytest(self, command: Command, paths: Sequence[str], *, sampled: bool, left_out: Sequence[str] = ()) -> Run:
-        """Run tests until the first one fails.
+    def pytest(self, phase: Any, *, whole: bool, left_out: Sequence[str] = ()) -> Run:
+        """Run the tests of a phase until the first one fails.
 
         Raises:
             MutantError: pytest itself failed.
         """
         shutil.rmtree(self._cache, ignore_errors=True)
-        ignored = [f"--deselect={test}" if "::" in test else f"--ignore={test}" for test in left_out]
-        words = ["-m", "pytest", *command.arguments, "-x", "-q", "-o", f"cache_dir={self._cache}", *ignored, *paths]
+        more = ["-x", "-o", f"cache_dir={self._cache}", *(f"--deselect={test}" for test in left_out)]
+        words = self.suite["command_of"](phase, whole=whole, tally=self._cache.with_name("tally"), more=more)
         began = time.monotonic()
-        code, said = _ended(
-            [sys.executable, *words], self.root, self._environment(command.environment, sampled=sampled)
-        )
+        code, said = _ended(words, self.root, self._environment())
         seconds = time.monotonic() - began
         if code in (_PASSED, _NOTHING):
             return Run("", seconds)
         failed = self._cache / "v" / "cache" / "lastfailed"
         if code not in (_FAILED, _INTERRUPTED) or not failed.is_file():
-            raise MutantError(f"pytest ended with {code} on {' '.join(paths)}:\n{said[-3000:]}")
+            raise MutantError(f"pytest ended with {code}: {' '.join(words)}\n{said[-3000:]}")
         return Run(next(iter(json.loads(failed.read_text()))), seconds)
 
 
@@ -300,38 +270,32 @@ def _git(*words: str) -> subprocess.CompletedProcess[str]:
 def fate(copy: Copy, mutant: Mutant, *, likely_only: bool) -> dict[str, Any]:
     """Which test of which suite kills a fault, and how long that took; ``suite`` is empty for one that lives."""
     row: dict[str, Any] = {"digest": mutant.digest, "suite": "", "test": "", "seconds": 0.0, "unsteady": []}
-    daily = commands(DAILY, copy.root)
-    for suite, sampled, given in (("daily", True, daily), ("whole", False, commands(WHOLE, copy.root))):
-        markers = " or ".join(f"({one.markers})" for one in given if one.markers)
-        together = Command(("-m", markers), given[0].environment) if given else None
-        stages = [(together, mutant.tests, ())] if together else []
-        if not likely_only:
-            stages += [(one, other_tests(mutant, copy.root), mutant.tests) for one in given]
-        for command, paths, done_already in stages:
-            if test := _killer(copy, mutant, command, paths, done_already, sampled, row):
+    phases = copy.suite["PHASES"]
+    any_phase = " or ".join(f"({phase.tests})" for phase in phases)
+    likely = copy.suite["Phase"]("likely", f"({any_phase})", list(mutant.tests), [])
+    stages = [(likely, ())]
+    if not likely_only:
+        reach = other_tests(mutant, copy.root)
+        others = [phase._replace(places=common(phase.places, reach)) for phase in phases]
+        stages += [(phase, mutant.tests) for phase in others if phase.places]
+    for suite, whole in (("daily", False), ("whole", True)):
+        for phase, done_already in stages:
+            if test := _killer(copy, mutant, phase, done_already, whole, row):
                 return {**row, "suite": suite, "test": test, "seconds": round(row["seconds"], 1)}
     return {**row, "seconds": round(row["seconds"], 1)}
 
 
 def _killer(
-    copy: Copy,
-    mutant: Mutant,
-    command: Command,
-    paths: Sequence[str],
-    done_already: Sequence[str],
-    sampled: bool,
-    row: dict[str, Any],
+    copy: Copy, mutant: Mutant, phase: Any, done_already: Sequence[str], whole: bool, row: dict[str, Any]
 ) -> str:
     """The test that fails by the fault; empty where none does. Those that fail without it are noted and left out."""
     while True:
         with copy.with_fault(mutant):
-            run = copy.pytest(command, paths, sampled=sampled, left_out=(*done_already, *row["unsteady"]))
+            run = copy.pytest(phase, whole=whole, left_out=(*done_already, *row["unsteady"]))
         row["seconds"] += run.seconds
         if not run.failed:
             return ""
-        alone = Command(("-m", command.markers), command.environment)
-        again = copy.pytest(alone, [run.failed], sampled=sampled)
-        if not again.failed:
+        if not copy.pytest(phase._replace(places=[run.failed], options=[]), whole=True).failed:
             return run.failed
         row["unsteady"].append(run.failed)
 

@@ -24,17 +24,6 @@ AREAS = {
 }
 
 
-MAKEFILE = """
-test: setup ## runs
-\t@SLOT=all $(BIN)/python -m pytest -n 2 \\
-\t\t-m "not alone"
-\techo done
-
-other:
-\tls
-"""
-
-
 @pytest.fixture(scope="module")
 def benchmark():
     spec = importlib.util.spec_from_file_location("benchmark_mutants", ROOT / "benchmarks" / "mutants.py")
@@ -77,20 +66,16 @@ def test_a_fault_that_is_no_python_is_an_error(benchmark, mutants):
         replace(mutants[0], new="(").applied(ROOT)
 
 
-def test_the_commands_are_those_of_the_makefile(benchmark, tmp_path):
-    daily = benchmark.commands(benchmark.DAILY)
-    assert daily
-    assert all("adversarial" in command.markers for command in daily)
-    (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")
-    (found,) = benchmark.commands("test", tmp_path)
-    assert (found.arguments, found.markers, found.environment) == (
-        ("-n", "2", "-m", "not alone"),
-        "not alone",
-        {"SLOT": "all"},
-    )
-    assert benchmark.commands("missing", tmp_path) == []
-    with pytest.raises(benchmark.MutantError, match="calls no"):
-        benchmark.commands("other", tmp_path)
+@pytest.mark.parametrize(
+    ("places", "others", "found"),
+    [
+        (["tests"], ["tests/cli", "tests/test_docs.py"], ["tests/cli", "tests/test_docs.py"]),
+        (["tests/cli/test_cli_real.py", "tests/rl"], ["tests/cli", "tests/store"], ["tests/cli/test_cli_real.py"]),
+        (["tests/rl"], ["tests/cli"], []),
+    ],
+)
+def test_a_phase_is_cut_to_what_can_reach_a_fault(benchmark, places, others, found):
+    assert benchmark.common(places, others) == found
 
 
 def test_tests_of_rooms_that_cannot_reach_a_fault_are_left_out(benchmark, mutants):
