@@ -245,7 +245,7 @@ def copied(slot: str | None) -> Iterator[Copy]:
     folder = Path(tempfile.mkdtemp(prefix="kernelwright-mutants-"))
     folder.chmod(0o755)  # users of a sandbox pass through it
     tree = folder / "tree"
-    made = _git("worktree", "add", "--detach", str(tree), "HEAD")
+    made = _git("worktree", "add", "--quiet", "--detach", str(tree), "HEAD")
     try:
         if made.returncode:
             raise MutantError(f"git cannot copy the tree: {made.stderr.strip()}")
