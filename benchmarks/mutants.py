@@ -43,6 +43,7 @@ MUTANTS = ROOT / "benchmarks" / "mutants.json"
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 SUITE = "scripts/run_tests.py"  # what ``make test`` runs: its phases are ours
 SLOT = "KERNELWRIGHT_TEST_SLOT"
+NOT_COLLECTED = {"browser"}  # folders of tests that need packages of their own, and are in neither suite
 ALLOWED = 2  # faults that may outlive the daily suite
 _PATIENCE_S = 30.0  # for tests that were interrupted, to end what they started
 _PASSED, _FAILED, _INTERRUPTED, _NOTHING = 0, 1, 2, 5  # exit codes of pytest
@@ -133,6 +134,7 @@ def other_tests(mutant: Mutant, root: Path) -> list[str]:
     rooms = {path.name.removesuffix(".py") for path in package.iterdir()}
     reaching = rooms_reaching(Path(mutant.file).parts[1].removesuffix(".py"), package)
     folders = [path for path in tests.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))]
+    folders = [folder for folder in folders if folder.name not in NOT_COLLECTED]
     found = [
         folder
         for folder in folders

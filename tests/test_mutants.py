@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -82,7 +85,80 @@ def test_tests_of_rooms_that_cannot_reach_a_fault_are_left_out(benchmark, mutant
     in_codegen = next(mutant for mutant in mutants if mutant.area == "codegen")
     found = benchmark.other_tests(in_codegen, ROOT)
     assert {"tests/codegen", "tests/agents", "tests/cli", "tests/adversarial", "tests/test_docs.py"} <= set(found)
-    assert not {"tests/sandbox", "tests/store"} & set(found)
+    assert not {"tests/sandbox", "tests/store", "tests/browser"} & set(found)
+
+
+class Phase(NamedTuple):
+    name: str
+    tests: str
+    places: Sequence[str]
+    options: Sequence[str]
+
+
+class Copy:
+    """A copy of the tree in which each run of tests fails as the test says: by phase, suite, and with or without."""
+
+    root = ROOT
+
+    def __init__(self, benchmark, failures: Mapping[tuple[str, bool, bool], Sequence[str]]) -> None:
+        self._benchmark, self._failures, self._faulty = benchmark, failures, False
+        phases = (Phase("side by side", "not alone", ["tests"], ["-n", "2"]), Phase("last", "alone", ["tests/rl"], []))
+        self.suite = {"PHASES": phases, "Phase": Phase}
+        self.ran: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def with_fault(self, mutant) -> Iterator[None]:
+        self._faulty = True
+        yield
+        self._faulty = False
+
+    def pytest(self, phase: Phase, *, whole: bool, left_out: Sequence[str] = ()):
+        if self._faulty:
+            self.ran.append((phase.name, whole))
+        failing = self._failures.get((phase.name, whole, self._faulty), ())
+        alone = [test for test in failing if test in phase.places] if not self._faulty else failing
+        return self._benchmark.Run(next((test for test in alone if test not in left_out), ""), 1.0)
+
+
+FIRST, LATER = "tests/a.py::test_first", "tests/rl/b.py::test_later"
+
+
+@pytest.mark.parametrize(
+    ("failures", "suite", "test", "unsteady", "ran"),
+    [
+        ({("likely", False, True): [FIRST]}, "daily", FIRST, [], [("likely", False)]),
+        (
+            {("last", False, True): [LATER]},
+            "daily",
+            LATER,
+            [],
+            [("likely", False), ("side by side", False), ("last", False)],
+        ),
+        (
+            {("likely", False, True): [FIRST, LATER], ("likely", True, False): [FIRST]},
+            "daily",
+            LATER,
+            [FIRST],
+            [("likely", False)] * 2,
+        ),
+        (
+            {("side by side", True, True): [LATER]},
+            "whole",
+            LATER,
+            [],
+            [("likely", False), ("side by side", False), ("last", False), ("likely", True), ("side by side", True)],
+        ),
+        ({}, "", "", [], [(name, whole) for whole in (False, True) for name in ("likely", "side by side", "last")]),
+    ],
+    ids=["likely", "later phase", "one that fails anyway", "whole suite", "lives"],
+)
+def test_the_suites_are_asked_in_turn_until_a_test_fails_by_the_fault(
+    benchmark, mutants, failures, suite, test, unsteady, ran
+):
+    copy = Copy(benchmark, failures)
+    found = benchmark.fate(copy, mutants[0], likely_only=False)
+    assert (found["suite"], found["test"], found["unsteady"]) == (suite, test, unsteady)
+    assert copy.ran == ran
 
 
 def row(killed: str) -> dict[str, object]:
