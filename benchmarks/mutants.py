@@ -299,6 +299,8 @@ def _killer(
             return ""
         if not copy.pytest(phase._replace(places=[run.failed], options=[]), whole=True).failed:
             return run.failed
+        if run.failed in row["unsteady"]:
+            raise MutantError(f"{run.failed} cannot be collected, with or without {mutant.name}")
         row["unsteady"].append(run.failed)
 
 
