@@ -194,14 +194,6 @@ def test_reductions_propagate_nan(build):
     built.check(inputs=[x])
 
 
-def test_of_equal_extremes_the_first_is_pointed_at(build):
-    built = build(
-        _returned([f"x.arg{which}({dim})" for which in ("max", "min") for dim in (0, 1, -1)]), "torch.randn(5, 9, 33)"
-    )
-    torch.manual_seed(3)
-    built.check(inputs=[torch.randint(0, 2, (5, 9, 33)).float()])
-
-
 def test_normalisations_on_hard_data(build):
     forward = (
         "return F.layer_norm(x, (x.shape[-1],)), F.softmax(x, -1), F.log_softmax(x, 1), "
