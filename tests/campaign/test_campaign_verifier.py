@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable
 
 import pytest
-from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
+from campaign_fakes import FakeReferee, make_candidate, make_evaluation, make_problem, register_scripted_roles
 from campaign_models import reply_to, tokens_of
 from llm_server import Answer, Asked, serve
 
+from kernelwright.agents import Forecast
 from kernelwright.campaign import Campaign, verifier_record
+from kernelwright.campaign._ledger import StoreLedger
 from kernelwright.config import Settings
-from kernelwright.records import Status
+from kernelwright.records import RunConfig, Status
 from kernelwright.store import Store
 
 PROBLEMS, ROUNDS = 16, 5
@@ -141,3 +143,27 @@ def test_a_resumed_run_keeps_what_was_said(run, tmp_path):
     record, *_ = run(honest)
     with Store.open(tmp_path / "store.db", readonly=True) as store:
         assert verifier_record(store, store.runs()[0].id) == record
+
+
+@pytest.mark.parametrize("said", [("numerical-failure", "passes"), ("passes", "numerical-failure")])
+def test_a_verifier_is_held_to_what_it_said_first_of_a_kernel(tmp_path, said):
+    problem = make_problem()
+    candidate = make_candidate(problem)
+    with Store.open(tmp_path / "store.db") as store:
+        run_id = store.create_run(RunConfig(problems=(problem.id,)), [problem])
+        ledger = StoreLedger(store, run_id, problem.id)
+        for number, outcome in enumerate(said):
+            ledger.add_forecast(
+                Forecast(
+                    round=number,
+                    candidate=candidate.sha256,
+                    verifier="test",
+                    outcome=outcome,
+                    confidence=0.9,
+                    reason="",
+                    passed_over=False,
+                )
+            )
+        ledger.record(make_evaluation(candidate, status=Status.INCORRECT_NUMERICAL), step=0)
+        record = verifier_record(store, run_id)
+    assert (record.judged, record.recall) == (1, 1.0 if said[0] != "passes" else 0.0)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelwright.codegen._size import Affine, Loop, Size, contiguous_strides, delinearise, linearise, product, refine
+from kernelwright.codegen._triton_tiles import is_large
 
 
 def S(*values):
@@ -44,3 +45,9 @@ def test_strides_and_vectors():
     assert S(3, 3).is_const
     assert not S(3, 4).is_const
     assert S(3, 4).divides(S(6, 8))
+
+
+def test_an_index_has_64_bits_where_32_do_not_hold_it_in_any_variant():
+    assert is_large([S(10), S(1 << 31)])
+    assert is_large([S(10, 1 << 31)])
+    assert not is_large([S((1 << 31) - 1)])

@@ -92,20 +92,37 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
     assert verdict.timing.processes == 5
 
 
+@pytest.fixture
+def claimed(softmax, monkeypatch):
+    """The speedup of a kernel whose windows say 1.5x, scattered as asked for, with its verdict."""
+
+    def judge(scatter: float):
+        turn = Timekeeper._turn
+
+        def scattered(timekeeper, turns, pair, process, phase, progress):
+            taken = turn(timekeeper, turns, pair, process, phase, progress)
+            log_ratio = 0.4 + scatter * (2 * (5 * pair % 12) / 11 - 1)
+            return {**taken, "candidate": 1.0, "eager": math.exp(log_ratio)}
+
+        monkeypatch.setattr(Timekeeper, "_turn", scattered)
+        verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp")).verdict
+        speedup = verdict.speedup("eager")
+        assert speedup.low > 1 + verdict.timing.noise_bound
+        return speedup, verdict
+
+    return judge
+
+
 @pytest.mark.parametrize(("scatter", "faster"), [(0.05, True), (0.5, False)])
-def test_a_search_claims_nothing_that_lies_within_the_scatter_of_its_windows(softmax, monkeypatch, scatter, faster):
-    turn = Timekeeper._turn
+def test_a_search_claims_nothing_that_lies_within_the_scatter_of_its_windows(claimed, scatter, faster):
+    assert claimed(scatter)[0].faster is faster
 
-    def scattered(timekeeper, turns, pair, process, phase, progress):
-        taken = turn(timekeeper, turns, pair, process, phase, progress)
-        log_ratio = 0.4 + scatter * (2 * (5 * pair % 12) / 11 - 1)
-        return {**taken, "candidate": 1.0, "eager": math.exp(log_ratio)}
 
-    monkeypatch.setattr(Timekeeper, "_turn", scattered)
-    verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp")).verdict
-    speedup = verdict.speedup("eager")
-    assert speedup.low > 1 + verdict.timing.noise_bound
-    assert speedup.faster is faster
+def test_no_speedup_counts_where_the_reference_takes_too_little_time(claimed, monkeypatch):
+    monkeypatch.setattr("kernelwright.evaluator._timekeeping._TIMEABLE_MS", 1e6)
+    speedup, verdict = claimed(0.05)
+    assert not speedup.faster
+    assert "too-small-to-time" in {finding.rule for finding in verdict.findings}
 
 
 @pytest.mark.untimed

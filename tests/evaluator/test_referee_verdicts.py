@@ -105,6 +105,13 @@ def test_reduced_precision_inside_the_kernel_is_found(judge_softmax):
 
 
 @pytest.mark.untimed
+def test_memory_that_a_kernel_has_not_written_holds_nothing(judge_softmax):
+    trusting = KERNEL.replace("int64_t cols) {", "int64_t cols) {\n  if (y[0] != y[0]) return;  // else it looks used")
+    assert trusting != KERNEL
+    refused(judge_softmax(candidate(kernel=trusting), time=False), Status.INCORRECT_NUMERICAL, "check")
+
+
+@pytest.mark.untimed
 def test_wrong_on_odd_shapes_only(judge_softmax):
     refused(judge_softmax(candidate("if x.shape[1] % 8: y[:, -1] = 0")), Status.INCORRECT_NUMERICAL, "check")
 

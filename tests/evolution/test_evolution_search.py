@@ -573,6 +573,18 @@ def test_an_island_without_finds_begins_anew_and_nothing_is_forgotten():
     assert told.search.ask(5)[0].mode == "new"
 
 
+def test_an_island_that_begins_anew_makes_all_its_founders_again():
+    told = Told(SearchPlan(islands=(IslandPlan(founders=2),), restart_after=3, remeasure_every=0))
+    for begun in (0, 5):
+        assert told.search.islands[0].restarts == begun // 5
+        for number in range(begun, begun + 2):
+            assert told.search.ask(number)[0].mode == "new"
+            told.tell(number, 2.0 - number / 10, mode="new")
+        assert told.search.ask(begun + 2)[0].parents
+        for number in range(begun + 2, begun + 5):
+            told.tell(number, 1.0, parents=[begun], beside={begun: 0.2})
+
+
 # ---------------------------------------------------------------------------------------------------- plans
 
 

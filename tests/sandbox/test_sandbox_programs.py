@@ -101,6 +101,16 @@ def test_mounts_show_read_only_unless_asked(bwrap, tmp_path):
     assert (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_directory_shown_at_its_own_place_is_read_only_unless_asked(sandbox, tmp_path, writable):
+    tmp_path.chmod(0o777)
+    (tmp_path / "data").write_text("seen")
+    shell = ["sh", "-c", f"cat {tmp_path}/data; touch {tmp_path}/new"]
+    done = sandbox.run(shell, mounts=[Mount(str(tmp_path), writable=writable)])
+    assert done.stdout == b"seen"
+    assert (tmp_path / "new").exists() is writable
+
+
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../escape", "a/../../b", "a//b", "a\0b"])
 def test_file_names_that_lead_elsewhere_are_refused(sandbox, name):
     with pytest.raises(UsageError):

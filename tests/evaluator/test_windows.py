@@ -1,0 +1,146 @@
+"""Windows of a check and of timing over sides of the test's own making: what is looked at, and what a time is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kernelwright.evaluator._checking import Checker
+from kernelwright.evaluator._clock import OutputClaim
+from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns
+from kernelwright.evaluator._truth import Trial, Truth
+from kernelwright.evaluator._wire import TensorSpec
+from kernelwright.records import Status
+
+SIZE = 64
+SPEC = TensorSpec("", "float32", (SIZE,), (1,))
+USUAL = np.linspace(-1.0, 1.0, SIZE, dtype=np.float32)
+TRUTH = Truth("float", 2 * USUAL, 2.0 * USUAL.astype(np.float64), np.full(SIZE, 1e-7), None)
+RESERVED = Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (TRUTH,))
+EXACT = np.linspace(-1.0, 1.0, SIZE)
+SCALE = 1e-3
+MOVED = EXACT + 30 * SCALE  # by a change of the input that lower precision does not see
+PAIR = tuple(
+    Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (Truth("float", y, y, np.full(SIZE, SCALE), None),), partner)
+    for y, partner in ((EXACT, None), (MOVED, 0))
+)
+KEPT_PLACES = (0x1000,)
+FRESH_PLACES = (0x1000, 0x2000)
+
+
+class Pool:
+    """Slots of which some hold trials with known answers."""
+
+    slots = 64
+    variant = SimpleNamespace(weights=(b"",), outputs=(SPEC,), state=())
+
+    def __init__(self) -> None:
+        self.placed: dict[int, Trial] = {}
+
+    def refill(self, slots: np.ndarray) -> None:
+        self.placed = {}
+
+    def place(self, trials: dict[int, Trial]) -> None:
+        self.placed = trials
+
+    def label(self, slot: int) -> str:
+        return "normal"
+
+
+def right(trial: Trial | None) -> np.ndarray:
+    return USUAL if trial is None else trial.truths[0].exact
+
+
+class Side:
+    """A worker that takes ``mean_ms`` a call, and lays its outputs in turn at ``places``.
+
+    ``answer`` makes its output of the trial in a slot, or of None where there is none.
+    """
+
+    def __init__(self, name: str, pool: Pool, mean_ms: float = 0.3, places=FRESH_PLACES, answer=right) -> None:
+        self.name, self._pool, self._mean_ms, self._places, self._answer = name, pool, mean_ms, places, answer
+
+    def window(self, slots: np.ndarray, reads: np.ndarray, *, call_timeout_s: float):
+        outputs = {int(call): (self._output(int(call), int(slots[call])),) for call in reads}
+        return SimpleNamespace(
+            outputs=outputs,
+            mean_ms=self._mean_ms,
+            durations_ns=np.full(len(slots), self._mean_ms * 1e6),
+            reads_ns=np.full(len(reads), 1000.0),
+        )
+
+    def _output(self, call: int, slot: int) -> OutputClaim:
+        values = np.asarray(self._answer(self._pool.placed.get(slot)), dtype=np.float32)
+        return OutputClaim(self._places[call % len(self._places)], "float32", (SIZE,), (1,), values.view(np.uint8))
+
+
+def turns(pool: Pool, *sides: Side, reserve=(), null_ms: float = 0.0):
+    comparison = Comparison([SPEC], [RESERVED], 1.0)
+    made = Turns(
+        sides, pool, Plan(16, 64), comparison, ReadTimes(), reserve=reserve, null_ms=null_ms, call_timeout_s=1.0
+    )
+    return [made.turn(pair, 0, "search") for pair in range(60)]
+
+
+def test_what_an_empty_call_takes_is_no_part_of_a_time():
+    pool = Pool()
+    taken = turns(pool, Side("candidate", pool, 0.3), Side("eager", pool, 0.5), null_ms=0.1)
+    for turn in taken:
+        assert turn.latency_ms == pytest.approx({"candidate": 0.2, "eager": 0.4})
+        assert {sample.role: sample.latency_ms for sample in turn.samples} == turn.latency_ms
+    assert {sample.order for turn in taken for sample in turn.samples if sample.role == "candidate"} == {0, 1}
+
+
+def test_a_call_is_never_shorter_than_nothing():
+    pool = Pool()
+    taken = turns(pool, Side("candidate", pool, 0.1), Side("eager", pool, 0.5), null_ms=0.2)
+    assert {turn.latency_ms["candidate"] for turn in taken} == {1e-6}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "refused"),
+    [
+        (FRESH_PLACES, FRESH_PLACES, False),
+        (KEPT_PLACES, FRESH_PLACES, True),
+        (KEPT_PLACES, KEPT_PLACES, False),
+        (FRESH_PLACES, KEPT_PLACES, False),
+    ],
+    ids=["fresh", "kept", "as the reference", "fresh where the reference keeps"],
+)
+def test_a_result_may_not_lie_where_the_one_before_lay(ours, theirs, refused):
+    pool = Pool()
+    for turn in turns(pool, Side("candidate", pool, places=ours), Side("eager", pool, places=theirs)):
+        assert (turn.wrong is not None) is refused
+        if turn.wrong is not None:
+            assert turn.wrong[0] is Status.REWARD_HACK
+            assert "overwrites" in turn.wrong[1]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_among_timed_calls_are_some_whose_answer_is_known_exactly(knows):
+    pool = Pool()
+    answer = right if knows else lambda trial: USUAL
+    sides = [Side(name, pool, answer=answer) for name in ("candidate", "eager")]
+    wrong = [turn.wrong for turn in turns(pool, *sides, reserve=[RESERVED]) if turn.wrong is not None]
+    assert bool(wrong) is not knows
+    assert all(status is Status.INCORRECT_NUMERICAL and "a timed call is wrong" in why for status, why in wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed", "status", "reduced"),
+    [
+        (right, False, None, False),
+        (lambda trial: (EXACT + MOVED) / 2, False, Status.INCORRECT_NUMERICAL, True),
+        (lambda trial: (EXACT + MOVED) / 2, True, None, True),
+    ],
+    ids=["full precision", "lower precision", "lower precision where it is allowed"],
+)
+def test_a_check_probes_precision_where_all_errors_are_within_the_budget(answer, allowed, status, reduced):
+    pool = Pool()
+    side = Side("candidate", pool, answer=answer)
+    checker = Checker(side, pool, Plan(16, 64), tolerance_scale=10.0, reduced_precision=allowed, call_timeout_s=1.0)
+    found = checker.check(PAIR)
+    assert (found.judgement.status, found.reduced_precision) == (status, reduced)
+    assert found.judgement.load <= 1.0
