@@ -15,6 +15,8 @@ from torch import nn
 from kernelwright.datasets import _runtime, capture_module, find_problem, lint, parse_problem, problem_from_module
 from kernelwright.errors import MachineError, UsageError
 
+STYLES = sorted((Path(__file__).parents[1] / "styles").glob("*.py"))
+
 
 class CausalMix(nn.Module):
     def __init__(self):
@@ -164,6 +166,24 @@ def test_the_file_is_a_sound_problem(case):
     module = _runtime.load_reference(source, {})
     made = _runtime.make_inputs(module, 1)
     assert [(v.shape, v.dtype) for v in made] == [(v.shape, v.dtype) for v in tensors(inputs)]
+
+
+@pytest.mark.matrix(one_in=4)
+@pytest.mark.parametrize("path", STYLES, ids=[path.stem for path in STYLES])
+def test_modules_as_others_write_them_are_captured(path):
+    module = _runtime.load_reference(path.read_text(encoding="utf-8"), {})
+    model = _runtime.make_model(module, _runtime.make_init_inputs(module))
+    source, names = problem_from_module(model, _runtime.make_inputs(module, 1), path.stem)
+    captured = _runtime.load_reference(source, {})
+    again = _runtime.make_model(captured, [])
+    again.load_state_dict(model.state_dict())
+    assert list(names.values()) == list(model.state_dict())
+    inputs = _runtime.make_inputs(module, 2)
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    with torch.no_grad():
+        made, wanted = _runtime.run_forward(again, tensors), _runtime.run_forward(model, inputs)
+    for one, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_forward_is_readable():

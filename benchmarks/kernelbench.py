@@ -1,0 +1,128 @@
+"""The offline Coder's first kernel for every problem of KernelBench's levels 1 to 3, in sizes that fit this machine.
+
+    python benchmarks/kernelbench.py CHECKOUT [--max-minutes M] [--baseline B ...] [--store FILE] [--table-only]
+
+CHECKOUT is a checkout of KernelBench. The bench takes hours; called again it goes on where it ended. Writes a row for
+each verdict, without sources, to ``benchmarks/results/ENVIRONMENT/kernelbench.jsonl`` (``--output`` names another
+file), and the table of ``docs/kernelbench.md`` from it. Exit code 1 where fewer first kernels are right than wanted, or
+where a problem has no row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "kernelbench.md"
+BENCH = "kernelbench"
+WANTED = {1: 0.85, 2: 0.85, 3: 0.60}  # right first kernels, as a share of a level's problems
+PROBLEMS = {1: 100, 2: 100, 3: 50}
+START, END = "<!-- table: benchmarks/kernelbench.py writes it -->", "<!-- end of the table -->"
+
+Row = Mapping[str, Any]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run or continue the bench, keep its rows, and write the page's table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--max-minutes", type=float, default=None)
+    parser.add_argument("--baseline", action="append", default=None, help="default: eager and compile")
+    parser.add_argument("--store", type=Path, default=Path("kernelbench.db"))
+    parser.add_argument("--output", type=Path, required=True, help="the rows: a .jsonl file")
+    parser.add_argument("--table-only", action="store_true", help="write the table from the rows of --output")
+    arguments = parser.parse_args(words)
+    if not arguments.table_only:
+        run(arguments)
+    rows = [json.loads(line) for line in arguments.output.read_text(encoding="utf-8").splitlines()]
+    write_table(PAGE, rows)
+    return 0 if enough(rows) else 1
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the bench by the command line, and export its rows."""
+    program = str(Path(sysconfig.get_path("scripts")) / "kernelwright")
+    names = [
+        f"KernelBench/level{level}/{number}" for level, count in PROBLEMS.items() for number in range(1, count + 1)
+    ]
+    baselines = [word for b in arguments.baseline or ("eager", "compile") for word in ("--baseline", b)]
+    limit = [] if arguments.max_minutes is None else ["--max-minutes", str(arguments.max_minutes)]
+    store = ["--store", str(arguments.store)]
+    suite = ["--suite-dir", str(arguments.checkout / "KernelBench")]
+    command = [program, "bench", "run", BENCH, *names, "--coder", "offline", "--samples", "1", "--fit"]
+    subprocess.run([*command, *suite, *baselines, *limit, *store], check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        export = [program, "bench", "export", BENCH, folder, "--format", "jsonl", *store]
+        subprocess.run(export, check=True)
+        exported = next(Path(folder).rglob("*.jsonl")).read_text(encoding="utf-8").splitlines()
+    rows = [{k: v for k, v in json.loads(line).items() if k not in ("source", "problem_source")} for line in exported]
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def is_right(row: Row) -> bool:
+    """Whether the referee called a kernel right; only kernels that compute something themselves pass."""
+    return bool(row["correct"])
+
+
+def of_level(rows: Iterable[Row], level: int) -> list[Row]:
+    """The rows of a level."""
+    return [row for row in rows if row["level"] == level]
+
+
+def enough(rows: Sequence[Row]) -> bool:
+    """Whether all problems have a row, and enough of each level are right."""
+    return all(
+        len(of_level(rows, level)) == count and sum(map(is_right, of_level(rows, level))) >= WANTED[level] * count
+        for level, count in PROBLEMS.items()
+    )
+
+
+def mean_speedup(rows: Sequence[Row], baseline: str) -> str:
+    """The geometric mean of the speedups of right kernels over a baseline, and how many were timed."""
+    key = f"speedup_{baseline}"
+    found = [row[key] for row in rows if is_right(row) and row.get(key)]
+    if not found:
+        return "not timed"
+    return f"{math.exp(sum(map(math.log, found)) / len(found)):.2f}x of {len(found)}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The page's two tables: figures of each level, and each problem without a right kernel, with its reason."""
+    lines = [
+        "| level | problems | right first kernels | vs eager, geometric mean | vs torch.compile |",
+        "|---|---|---|---|---|",
+    ]
+    for level, count in PROBLEMS.items():
+        mine = of_level(rows, level)
+        right = sum(map(is_right, mine))
+        means = " | ".join(mean_speedup(mine, baseline) for baseline in ("eager", "compile"))
+        lines.append(f"| {level} | {len(mine)} of {count} | {right} ({right / count:.0%}) | {means} |")
+    wrong = [row for row in rows if not is_right(row)]
+    lines += ["", f"Problems without a right first kernel: {len(wrong)}.", ""]
+    if wrong:
+        lines += ["| problem | status | reason |", "|---|---|---|"]
+    for row in wrong:
+        reason = " ".join(str(row["reason"]).split()).replace("|", "\\|")
+        lines.append(f"| {row['problem'].removeprefix('KernelBench/')} | {row['status']} | {reason[:300]} |")
+    return "\n".join(lines)
+
+
+def write_table(page: Path, rows: Sequence[Row]) -> None:
+    """Put the tables between the page's two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(START)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{START}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
