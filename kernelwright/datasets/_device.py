@@ -147,9 +147,10 @@ def _stand_ins() -> dict[str, Any]:
 def pretended_device() -> Iterator[None]:
     """Within it, code for a CUDA device runs on the default device: device arguments, ``.cuda()``, ``torch.cuda``.
 
-    It is entered anew for each call of a forward, so it is made to be cheap.
+    It is entered anew for each call of a forward. Stand-ins are made anew as well: with shared ones, workers that ran
+    Triton's interpreter crashed in the garbage collector.
     """
-    with _replaced(torch.cuda, _STAND_INS), _replaced(torch, _DEFAULT), _Pretending(torch.get_default_device()):
+    with _replaced(torch.cuda, _stand_ins()), _replaced(torch, _DEFAULT), _Pretending(torch.get_default_device()):
         yield
 
 
@@ -181,5 +182,4 @@ def _replaced(module: Any, values: dict[str, Any]) -> Iterator[None]:
         vars(module).update(before)
 
 
-_STAND_INS = _stand_ins()
 _DEFAULT = {"set_default_device": lambda device: None}

@@ -221,7 +221,7 @@ LOSSES = [
     "F.nll_loss(x, t, reduction='none')",
     "F.binary_cross_entropy_with_logits(x, y.sigmoid())",
     "F.binary_cross_entropy_with_logits(x, y.sigmoid(), weight=y.abs(), pos_weight=x[0].exp())",
-    "F.triplet_margin_loss(x, y, x.flip(0), margin=2.0, reduction='none')",
+    "F.triplet_margin_loss(x, y, x * 3 - y, margin=2.0, reduction='none')",
     "F.triplet_margin_loss(x, y, x * 2, swap=True, reduction='sum')",
     "F.pairwise_distance(x, y, p=1.0)",
 ]
@@ -232,7 +232,7 @@ def test_losses(build):
         "# x y t\n" + _returned(LOSSES),
         "torch.randn(37, 19), torch.randn(37, 19), torch.randint(0, 19, (37,))",
     )
-    assert [r["name"] for r in built.generated.report if r["kind"] == "torch"] == ["flip.default"]
+    assert not [r for r in built.generated.report if r["kind"] == "torch"]
     built.check()
 
 

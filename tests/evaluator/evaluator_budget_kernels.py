@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelwright.datasets._runtime import DispatchMode
 from kernelwright.evaluator._operators import is_exact
-from kernelwright.evaluator._oracle_math import _bound, _is_view, _Mode, _name
+from kernelwright.evaluator._oracle_math import _bound, _is_view, _name
 
 Op = Callable[..., Tensor]
 UNIT_ROUNDOFF = 2.0**-24
@@ -359,7 +360,7 @@ class Arithmetic(NamedTuple):
     result: Op | None = None
 
 
-class Kernels(_Mode):
+class Kernels(DispatchMode):
     """Replaces operators while it is entered; counts the calls in ``replaced``."""
 
     def __init__(self, arithmetic: Arithmetic) -> None:
