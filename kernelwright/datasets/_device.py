@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -147,10 +148,14 @@ def _stand_ins() -> dict[str, Any]:
 def pretended_device() -> Iterator[None]:
     """Within it, code for a CUDA device runs on the default device: device arguments, ``.cuda()``, ``torch.cuda``.
 
-    It is entered anew for each call of a forward. Stand-ins are made anew as well: with shared ones, workers that ran
-    Triton's interpreter crashed in the garbage collector.
+    It is entered anew for each call of a forward, and so are its patches. With stand-ins that calls share, or set by
+    other means than ``mock.patch``, workers of Triton's interpreter crashed while garbage was collected (docs/log.md).
     """
-    with _replaced(torch.cuda, _stand_ins()), _replaced(torch, _DEFAULT), _Pretending(torch.get_default_device()):
+    with contextlib.ExitStack() as stack:
+        for name, value in _stand_ins().items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(torch, "set_default_device"))
+        stack.enter_context(_Pretending(torch.get_default_device()))
         yield
 
 
