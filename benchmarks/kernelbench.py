@@ -1,11 +1,11 @@
 """The offline Coder's first kernel for every problem of KernelBench's levels 1 to 3, in sizes that fit this machine.
 
-    python benchmarks/kernelbench.py CHECKOUT [--max-minutes M] [--baseline B ...] [--store FILE] [--table-only]
+    python benchmarks/kernelbench.py CHECKOUT --output ROWS [--max-minutes M] [--baseline B ...] [--set KEY=VALUE ...]
+        [--store FILE] [--table-only]
 
 CHECKOUT is a checkout of KernelBench. The bench takes hours; called again it goes on where it ended. Writes a row for
-each verdict, without sources, to ``benchmarks/results/ENVIRONMENT/kernelbench.jsonl`` (``--output`` names another
-file), and the table of ``docs/kernelbench.md`` from it. Exit code 1 where fewer first kernels are right than wanted, or
-where a problem has no row.
+each verdict, without sources, to ROWS, and the table of ``docs/kernelbench.md`` from it. Exit code 1 where fewer first
+kernels are right than wanted, or where a problem has no row.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--max-minutes", type=float, default=None)
     parser.add_argument("--baseline", action="append", default=None, help="default: eager and compile")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the referee")
     parser.add_argument("--store", type=Path, default=Path("kernelbench.db"))
     parser.add_argument("--output", type=Path, required=True, help="the rows: a .jsonl file")
     parser.add_argument("--table-only", action="store_true", help="write the table from the rows of --output")
@@ -55,11 +56,12 @@ def run(arguments: argparse.Namespace) -> None:
         f"KernelBench/level{level}/{number}" for level, count in PROBLEMS.items() for number in range(1, count + 1)
     ]
     baselines = [word for b in arguments.baseline or ("eager", "compile") for word in ("--baseline", b)]
+    settings = [word for setting in arguments.set for word in ("--set", setting)]
     limit = [] if arguments.max_minutes is None else ["--max-minutes", str(arguments.max_minutes)]
     store = ["--store", str(arguments.store)]
     suite = ["--suite-dir", str(arguments.checkout / "KernelBench")]
     command = [program, "bench", "run", BENCH, *names, "--coder", "offline", "--samples", "1", "--fit"]
-    subprocess.run([*command, *suite, *baselines, *limit, *store], check=False)
+    subprocess.run([*command, *suite, *baselines, *settings, *limit, *store], check=False)
     with tempfile.TemporaryDirectory() as folder:
         export = [program, "bench", "export", BENCH, folder, "--format", "jsonl", *store]
         subprocess.run(export, check=True)

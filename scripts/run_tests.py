@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--slowest", type=Path, metavar="FILE", help=f"write the {SLOWEST} slowest tests to FILE")
     parser.add_argument("--durations", type=Path, metavar="FILE", help="write the seconds of long test files to FILE")
     arguments, more = parser.parse_known_args(words)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it; tests send it
     with tempfile.TemporaryDirectory(prefix="kernelwright-tests-") as made:
         folder = Path(made)
         ended = {phase.name: run(phase, arguments, more, folder) for phase in PHASES}

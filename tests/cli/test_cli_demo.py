@@ -21,7 +21,14 @@ import demo  # noqa: E402
 
 PLANS = pytest.mark.parametrize("plan", [demo.SHORT, demo.FULL], ids=["demo", "demo-full"])
 
-RUNNER = "import sys, demo; sys.exit(demo.run_command(sys.argv[2:], patience_s=float(sys.argv[1])))"
+# A suite started by nohup, or in the background of a script, hands down signals that are ignored.
+RUNNER = """
+import signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+import demo
+sys.exit(demo.run_command(sys.argv[2:], patience_s=float(sys.argv[1])))
+"""
 ORDERLY = """
 import signal
 try:
