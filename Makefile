@@ -17,13 +17,13 @@ demo: setup ## a few minutes: optimise two problems, replay one that a language 
 demo-full: setup ## the same with ten problems and two recorded ones: a quarter of an hour, more where it is busy
 	@$(BIN)/python scripts/demo.py --full
 
-test: setup ## run the test suite: all tests, and a share of each matrix that moves on with the commit
+test: setup ## run the quick tests, and a share of slow ones and of each matrix that moves on with the commit
 	@$(BIN)/python scripts/run_tests.py
 
-test-all: setup ## run the test suite with every cell of every matrix
+test-all: setup ## run the whole test suite
 	@$(BIN)/python scripts/run_tests.py --whole
 
-test-slowest: setup ## run the test suite, and write the slowest tests and the order of the files
+test-slowest: setup ## run the test suite, and write down the slowest tests
 	@$(BIN)/python scripts/run_tests.py --slowest benchmarks/results/slowest_tests.txt --durations tests/durations.json
 
 test-adversarial: setup ## every attack, with and without the screen, in every sandbox that can be started here

@@ -2,9 +2,10 @@
 
     scripts/run_tests.py [--whole] [--slowest FILE] [--durations FILE] [pytest's options]
 
-It runs a sample of the matrices that follows the commit; ``--whole`` runs all of them. ``--slowest`` writes the slowest
-tests to a file, ``--durations`` the seconds of the files that take longest, by which the suite is put in order. Further
-words go to pytest in each phase. The exit status is that of the first phase that failed.
+It runs a sample of the matrices and of the slow tests that follows the commit; ``--whole`` runs all of them.
+``--slowest`` writes the slowest tests to a file. ``--durations`` brings the seconds of the slow tests up to date, of
+which a sample runs a share; a file that does not exist is made. Further words go to pytest in each phase. The exit
+status is that of the first phase that failed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACES: Mapping[str, Sequence[str]] = runpy.run_path(str(ROOT / "tests" / "suite_phases.py"))["PLACES"]
+SLOW_S: float = runpy.run_path(str(ROOT / "tests" / "suite_selection.py"))["SLOW_S"]
 ELSEWHERE = "not adversarial and not docker and not gpu and not browser"
 SIDE_BY_SIDE = ["--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 WITHOUT = ["-p", "no:langsmith_plugin"]  # comes with langgraph, and takes seconds of every process's start
 NO_TESTS = 5  # pytest's exit status
 SLOWEST = 40
-LONG_S = 5  # shorter files need no place in the order
 
 
 class Phase(NamedTuple):
@@ -76,12 +77,11 @@ def slowest(seconds: Mapping[str, float], header: str) -> str:
     return "".join([f"{header}\n\n", *(f"{taken:8.2f} s  {name}\n" for name, taken in rows)])
 
 
-def durations(seconds: Mapping[str, float]) -> dict[str, int]:
-    """Seconds of each file that takes long, the longest first."""
-    files: Counter[str] = Counter()
-    for name, taken in seconds.items():
-        files[name.partition("::")[0].removeprefix("tests/")] += taken
-    return {name: round(taken) for name, taken in files.most_common() if taken >= LONG_S}
+def durations(before: Mapping[str, float], bodies: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of the slow tests, the longest first: as measured now, and of those that did not run as before."""
+    now = {name: round(taken, 1) for name, taken in bodies.items()}
+    slow = {name: taken for name, taken in {**before, **now}.items() if taken >= SLOW_S}
+    return dict(sorted(slow.items(), key=lambda row: (-row[1], row[0])))
 
 
 def run(phase: Phase, arguments: argparse.Namespace, more: Sequence[str], folder: Path) -> tuple[int, float]:
@@ -99,9 +99,9 @@ def run(phase: Phase, arguments: argparse.Namespace, more: Sequence[str], folder
 def main(words: Sequence[str] | None = None) -> int:
     """Run the phases and say how they ended; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--whole", action="store_true", help="run every cell of every matrix")
+    parser.add_argument("--whole", action="store_true", help="run every cell and every test")
     parser.add_argument("--slowest", type=Path, metavar="FILE", help=f"write the {SLOWEST} slowest tests to FILE")
-    parser.add_argument("--durations", type=Path, metavar="FILE", help="write the seconds of long test files to FILE")
+    parser.add_argument("--durations", type=Path, metavar="FILE", help="bring slow tests' seconds in FILE up to date")
     arguments, more = parser.parse_known_args(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it; tests send it
     with tempfile.TemporaryDirectory(prefix="kernelwright-tests-") as made:
@@ -117,7 +117,9 @@ def main(words: Sequence[str] | None = None) -> int:
         header = f"The {SLOWEST} slowest tests of {'all' if arguments.whole else 'a sample'} ({spent})"
         arguments.slowest.write_text(slowest(seconds, f"{header}, {os.cpu_count()} CPUs, {platform.machine()}."))
     if arguments.durations is not None:
-        arguments.durations.write_text(json.dumps(durations(seconds), indent=1) + "\n")
+        before = json.loads(arguments.durations.read_text()) if arguments.durations.exists() else {}
+        bodies = {name: taken for record in records for name, taken in record["bodies"].items()}
+        arguments.durations.write_text(json.dumps(durations(before, bodies), indent=1) + "\n")
     for name, (status, _) in ended.items():
         if status:
             print(f"--- failed: {name} (pytest ended with {status})")

@@ -1,8 +1,7 @@
-"""Marks the tests of the later phases, puts the longest files first, and shares compilers' products in a run."""
+"""Marks the tests of the later phases, and shares compilers' products in a run."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -14,7 +13,6 @@ pytest_plugins = ["suite_plugin"]
 os.environ["KERNELWRIGHT_DEVICE"] = "none"  # what there is no device for is tested so on a machine that has one, too
 
 TESTS = Path(__file__).parent
-DURATIONS = TESTS / "durations.json"
 SHARED = ("door", "emulator", "fresh", "guard", "headers", "products", "share", "torch_headers")  # of a cache folder
 
 
@@ -56,7 +54,7 @@ def phase_of(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the items of the later phases, and let the files that take longest begin."""
+    """Mark the items of the later phases."""
     for item in items:
         phase = phase_of(item)
         if phase is not None:
@@ -64,8 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark, places in PLACES.items():
             if item.get_closest_marker(mark) is not None and not is_in(item.path, places):
                 raise pytest.UsageError(f"{item.nodeid} is marked {mark!r}: name its file in tests/suite_phases.py")
-    seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
-    items.sort(key=lambda item: -seconds.get(item.path.relative_to(TESTS).as_posix(), 0))
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
-"""Runs a sample of the matrices with ``--sampled``, and keeps what a run took with ``--tally FILE``.
+"""Runs a sample of the matrices and of the slow tests with ``--sampled``; keeps what a run took with ``--tally FILE``.
 
-``suite_selection`` decides what is in a sample. The slot is printed before the tests, what was left out is counted
-after them, and a sampled test that fails shows the command that repeats it. Workers of xdist get the slot and the files
-that the change touches from the process that started them, so that all of them choose alike.
+``suite_selection`` decides what is in a sample, and ``durations.json`` says which tests are slow. The slot is printed
+before the tests, what was left out is counted after them, and a sampled test that fails shows the command that repeats
+it. Workers of xdist get the slot and the files that the change touches from the process that started them, so that all
+of them choose alike.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from suite_selection import SLOT_VARIABLE, Cell, Sample, chosen, is_touched, slot_of, touched
+from suite_selection import SLOT_VARIABLE, Cell, Sample, chosen, is_touched, slot_of, touched, whose_turn
 
 CHOICE = pytest.StashKey["Choice"]()
+SLOW = pytest.StashKey[dict[str, float]]()
 LEFT_OUT = pytest.StashKey[dict[str, list[int]]]()
 PROPERTY = "left out of a sample"
-DEFAULTS: dict[str, Any] = {"one_in": 5, "keep": 1, "stratum": ""}  # of the mark ``matrix``
+DURATIONS = Path("tests", "durations.json")
+SHORT_S, CELL_S = 0.1, 1.0  # about what a test takes that is not slow, and a cell of a matrix
+DEFAULTS: dict[str, Any] = {"one_in": 8, "keep": 1, "stratum": ""}  # of the mark ``matrix``
+
+
+def slow_tests(config: pytest.Config) -> dict[str, float]:
+    """Seconds of the tests that take long and are no cells of a matrix, by their node ids."""
+    if SLOW not in config.stash:
+        path = config.rootpath / DURATIONS
+        config.stash[SLOW] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return config.stash[SLOW]
 
 
 class Choice(NamedTuple):
@@ -36,7 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our two options."""
     group = parser.getgroup("kernelwright")
     group.addoption(
-        "--sampled", action="store_true", help=f"run a share of each matrix, as {SLOT_VARIABLE} or the commit says"
+        "--sampled",
+        action="store_true",
+        help=f"run a share of each matrix and of the slow tests, as {SLOT_VARIABLE} or the commit says",
     )
     group.addoption("--tally", metavar="FILE", help="append how the tests ended and what each took to FILE, in JSON")
 
@@ -45,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known, and find out what this run samples."""
     config.addinivalue_line(
         "markers",
-        "matrix(one_in=5, keep=1, stratum=''): cells that are alike; --sampled runs one in so many of each stratum, "
+        "matrix(one_in=8, keep=1, stratum=''): cells that are alike; --sampled runs one in so many of each stratum, "
         "and at least keep. stratum: a word, or a function that gives one for a cell's parameters",
     )
     config.stash[LEFT_OUT] = {}
@@ -98,24 +112,40 @@ def file_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cells that are not in the sample. Runs after ``-m`` and ``-k``."""
-    choice = config.stash.get(CHOICE, None)
-    if choice is None:
-        return
-    cells = {item.nodeid: cell for item in items if (cell := cell_of(item)) is not None}
-    taken = chosen(cells.values(), choice.slot)
-    kept, left, counts = [], [], config.stash[LEFT_OUT]
+    """Leave out what is not in the sample, and let the files that take longest begin. Runs after ``-m`` and ``-k``."""
+    seconds, choice = slow_tests(config), config.stash.get(CHOICE, None)
+    if choice is not None:
+        kept = leave_out(items, choice, seconds, config.stash[LEFT_OUT])
+        left = [item for item in items if item not in kept]
+        items[:] = [item for item in items if item in kept]
+        if left:
+            config.hook.pytest_deselected(items=left)
+    files: Counter[str] = Counter()
     for item in items:
-        cell = cells.get(item.nodeid)
-        runs = cell is None or cell.id in taken or is_touched(file_of(item), cell.name, choice.paths)
-        (kept if runs else left).append(item)
-        if cell is not None:
-            count = counts.setdefault(file_of(item), [0, 0])
-            count[0] += not runs
-            count[1] += 1
-    items[:] = kept
-    if left:
-        config.hook.pytest_deselected(items=left)
+        usual_s = SHORT_S if item.get_closest_marker("matrix") is None else CELL_S
+        files[file_of(item)] += seconds.get(item.nodeid, usual_s)
+    items.sort(key=lambda item: -files[file_of(item)])
+
+
+def leave_out(
+    items: list[pytest.Item], choice: Choice, seconds: dict[str, float], counts: dict[str, list[int]]
+) -> set[pytest.Item]:
+    """The items that are in the sample. Counts of each file what is left out, and of how many, into ``counts``."""
+    cells = {item.nodeid: cell for item in items if (cell := cell_of(item)) is not None}
+    taken = chosen(cells.values(), choice.slot) | whose_turn(seconds, choice.slot)
+    kept = set()
+    for item in items:
+        if item.nodeid not in cells and item.nodeid not in seconds:
+            kept.add(item)
+            continue
+        name = item.nodeid.partition("[")[2].removesuffix("]")
+        runs = item.nodeid in taken or is_touched(file_of(item), name, choice.paths)
+        count = counts.setdefault(file_of(item), [0, 0])
+        count[0] += not runs
+        count[1] += 1
+        if runs:
+            kept.add(item)
+    return kept
 
 
 @pytest.fixture
@@ -149,7 +179,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Add the command that repeats a failed test of a sample."""
     report = yield
     choice = item.config.stash.get(CHOICE, None)
-    sampled = cell_of(item) is not None or "sample" in getattr(item, "fixturenames", ())
+    report.is_cell = cell_of(item) is not None
+    sampled = report.is_cell or item.nodeid in slow_tests(item.config) or "sample" in getattr(item, "fixturenames", ())
     if choice is not None and sampled and report.failed:
         command = f"{SLOT_VARIABLE}={choice.slot} {sys.executable} -m pytest -m '' --sampled {shlex.quote(item.nodeid)}"
         report.sections.append(("repeat it with", command))
@@ -172,13 +203,15 @@ class Tally:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._seconds: Counter[str] = Counter()
+        self._bodies: dict[str, float] = {}
         self._draws = 0
 
     def pytest_sessionstart(self) -> None:
         """Print the slot; pytest's own header is not shown with ``-q``."""
         choice = self._config.stash.get(CHOICE, None)
         if choice is not None:
-            self._write(f"a sample of the matrices: slot {choice.slot} ({SLOT_VARIABLE}={choice.slot} repeats it)")
+            repeat = f"{SLOT_VARIABLE}={choice.slot} repeats it"
+            self._write(f"a sample of the matrices and slow tests: slot {choice.slot} ({repeat})")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -188,6 +221,8 @@ class Tally:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a test took and what it left out."""
         self._seconds[report.nodeid] += report.duration
+        if report.when == "call" and not getattr(report, "is_cell", False):
+            self._bodies[report.nodeid] = report.duration
         if report.when == "teardown":
             self._draws += sum(int(str(value)) for name, value in report.user_properties if name == PROPERTY)
 
@@ -198,8 +233,8 @@ class Tally:
         if CHOICE in self._config.stash:
             parts = [f"{Path(file).stem} {gone} of {number}" for file, (gone, number) in sorted(counts.items()) if gone]
             self._write(
-                f"left out of the sample: {left} of {cells} cells of matrices ({', '.join(parts) or 'none'}) and "
-                f"{self._draws} repetitions within tests; make test-all runs them"
+                f"left out of the sample: {left} of {cells} cells of matrices and slow tests "
+                f"({', '.join(parts) or 'none'}) and {self._draws} repetitions within tests; make test-all runs them"
             )
 
     def pytest_unconfigure(self) -> None:
@@ -209,7 +244,9 @@ class Tally:
             return
         counts = {kind: len(reports) for kind, reports in reporter.stats.items() if kind}
         left = sum(count[0] for count in self._config.stash[LEFT_OUT].values())
-        record = {"counts": counts, "left out": left, "seconds": {k: round(v, 3) for k, v in self._seconds.items()}}
+        taken = {"seconds": self._seconds, "bodies": self._bodies}
+        rounded = {kind: {name: round(s, 3) for name, s in found.items()} for kind, found in taken.items()}
+        record = {"counts": counts, "left out": left, **rounded}
         with Path(name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 

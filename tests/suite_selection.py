@@ -1,7 +1,8 @@
-"""Chooses the cells of a matrix of tests that a commit runs.
+"""Chooses the cells of a matrix, and the slow tests, that a commit runs.
 
 A matrix is a parametrised test whose cells are alike: a problem and a schedule, an attack and a sandbox. ``make test``
-runs a share of each matrix, and the share moves on with every commit. ``make test-all`` runs every cell.
+runs a share of each matrix, and a share of the tests that take long; both move on with every commit. ``make test-all``
+runs every cell and every test.
 
 Everything here is a pure function, except for what asks git.
 """
@@ -17,6 +18,8 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 SLOT_VARIABLE = "KERNELWRIGHT_TEST_SLOT"
+SLOW_S = 1.0  # a test whose body takes as long takes turns with the other slow tests
+SLOW_ONE_IN = 8
 MAIN_BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 
 
@@ -70,6 +73,11 @@ def chosen(cells: Iterable[Cell], slot: int) -> set[str]:
         size = size_of(len(members), max(1, members[0].one_in), members[0].keep)
         taken |= {members[at].id for at in window(len(members), size, slot)}
     return taken
+
+
+def whose_turn(seconds: Mapping[str, float], slot: int) -> set[str]:
+    """The slow tests that a slot runs, by the seconds of all of them: dealt out like cards, the longest first."""
+    return set(sorted(seconds, key=lambda name: (-seconds[name], name))[slot % SLOW_ONE_IN :: SLOW_ONE_IN])
 
 
 class Sample:
@@ -148,9 +156,9 @@ def touched(root: Path, ask: Callable[..., str] = git) -> frozenset[str]:
 
 
 def is_touched(file: str, name: str, paths: Iterable[str]) -> bool:
-    """Whether the change touches a test file, or the file that a cell is named after (an attack, a problem)."""
+    """Whether the change touches a test file, or the file that a cell is named after (an attack, a page, a problem)."""
     for path in paths:
         plain = re.sub(r"/\d+_", "/", path.rpartition(".")[0])  # files of problems begin with a number
-        if path == file or (name and plain.endswith(f"/{name}")):
+        if path == file or (name and (path == name or plain.endswith(f"/{name}"))):
             return True
     return False

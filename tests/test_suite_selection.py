@@ -14,10 +14,23 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suite_selection import Cell, Sample, base_of, chosen, is_touched, size_of, slot_of, touched, window
+from suite_selection import (
+    SLOW_ONE_IN,
+    Cell,
+    Sample,
+    base_of,
+    chosen,
+    is_touched,
+    size_of,
+    slot_of,
+    touched,
+    whose_turn,
+    window,
+)
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+SLOW_TESTS = json.loads((TESTS / "durations.json").read_text())
 numbers = st.integers(1, 200)
 slots = st.integers(0, 1 << 32)
 
@@ -61,6 +74,14 @@ def test_a_choice_follows_the_slot_alone():
 def test_tests_with_the_same_cells_take_the_same_ones():
     first, second = (chosen(cells_of({"a": 40}, matrix=matrix), 7) for matrix in ("m", "n"))
     assert {name.removeprefix("m") for name in first} == {name.removeprefix("n") for name in second}
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(1, 100), max_size=50), slots)
+def test_slow_tests_take_turns_that_cost_about_the_same(seconds, slot):
+    rounds = [whose_turn(seconds, slot + step) for step in range(SLOW_ONE_IN)]
+    assert sorted(name for taken in rounds for name in taken) == sorted(seconds)
+    costs = [sum(seconds[name] for name in taken) for taken in rounds]
+    assert max(costs) - min(costs) <= max(seconds.values(), default=0)
 
 
 def test_a_test_that_samples_its_own_cells_takes_each_as_often():
@@ -144,6 +165,7 @@ def test_a_cell_that_is_named_after_a_touched_file_is_touched():
     assert not is_touched("tests/test_suite.py", "max", paths)
     assert not is_touched("tests/test_suite.py", "", paths)
     assert is_touched("tests/test_suite.py", "", ["tests/test_suite.py"])
+    assert is_touched("tests/test_docs.py", "docs/guide.md", ["docs/guide.md"])
 
 
 # ------------------------------------------------------------------------------------------------ a run
@@ -157,19 +179,44 @@ def test_a_run_without_the_option_is_whole(project):
 def test_a_sample_takes_touched_files_whole_and_counts_what_it_leaves_out(project, workers):
     told = run_tests(project, "--sampled", "--tally=tally", *workers)
     assert "slot 2 (KERNELWRIGHT_TEST_SLOT=2 repeats it)" in told
-    assert "26 passed" in told  # 4 of 20 and all 20, and two tests that repeat something
-    assert "left out of the sample: 16 of 40 cells of matrices (test_one 16 of 20) and 6 repetitions" in told
+    assert "25 passed" in told  # 3 of 20 and all 20, and two tests that repeat something
+    assert (
+        "left out of the sample: 17 of 40 cells of matrices and slow tests (test_one 17 of 20) and 6 repetitions"
+        in told
+    )
     record = json.loads((project / "tally").read_text())
-    assert (record["counts"]["passed"], record["left out"], len(record["seconds"])) == (26, 16, 26)
+    assert (record["counts"]["passed"], record["left out"], len(record["seconds"])) == (25, 17, 25)
 
 
-def test_five_slots_in_a_row_run_everything(project):
+def test_eight_slots_in_a_row_run_everything(project):
     names = set()
-    for slot in range(100, 105):
+    for slot in range(100, 108):
         told = run_tests(project, "--sampled", "-v", "-v", "test_one.py", KERNELWRIGHT_TEST_SLOT=str(slot))
-        assert "5 passed" in told
+        assert "4 passed" in told
         names |= {line.split()[0] for line in told.splitlines() if "PASSED" in line}
     assert len(names) == 21
+
+
+def test_slow_tests_take_turns_and_are_no_cells_of_a_matrix(project):
+    (project / "tests").mkdir()
+    slow = [f"tests/test_slow.py::test_{letter}" for letter in "abcdefgh"]
+    (project / "tests" / "durations.json").write_text(json.dumps(dict.fromkeys(slow, 2.0)))
+    (project / "tests" / "test_slow.py").write_text(
+        "".join(f"def test_{letter}():\n    pass\n" for letter in "abcdefghi")
+    )
+    git_in(project, "add", ".")
+    assert "9 passed" in run_tests(project, "--sampled", "tests")  # the change touches their file
+    git_in(project, "commit", "--quiet", "-m", "slow")
+    git_in(project, "commit", "--quiet", "--allow-empty", "-m", "nothing")
+    ran = set()
+    for slot in range(8):
+        told = run_tests(project, "--sampled", "--tally=tally", "-v", "-v", "tests", KERNELWRIGHT_TEST_SLOT=str(slot))
+        assert "2 passed, 7 deselected" in told
+        ran |= {line.split()[0] for line in told.splitlines() if "PASSED" in line}
+    assert ran == {*slow, "tests/test_slow.py::test_i"}
+    assert set(json.loads((project / "tally").read_text().splitlines()[0])["bodies"]) < ran
+    run_tests(project, "--tally=cells", "test_one.py")
+    assert list(json.loads((project / "cells").read_text())["bodies"]) == ["test_one.py::test_repetitions"]
 
 
 def test_a_sampled_test_that_fails_says_how_to_repeat_it(project):
@@ -178,7 +225,7 @@ def test_a_sampled_test_that_fails_says_how_to_repeat_it(project):
     git_in(project, "commit", "--quiet", "-am", "wrong")
     git_in(project, "commit", "--quiet", "--allow-empty", "-m", "nothing")
     told = run_tests(project, "--sampled", "test_one.py", code=1)
-    assert "4 failed, 1 passed, 16 deselected" in told
+    assert "3 failed, 1 passed, 17 deselected" in told
     line = next(line for line in told.splitlines() if line.startswith("KERNELWRIGHT_TEST_SLOT=4 "))
     assert "-m pytest -m '' --sampled 'test_one.py::test_cell[" in line
 
@@ -228,10 +275,10 @@ def test_files_that_meet_limits_wait_unless_they_are_pure(phase):
     assert phase("cli/test_cli_real.py") == "alone"
 
 
-def test_every_place_and_every_file_with_a_duration_exists():
+def test_every_place_and_every_file_of_a_slow_test_exists():
     places = runpy.run_path(str(TESTS / "suite_phases.py"))
     named = {*places["PURE"], *places["PLACES"]["limits"], *places["PLACES"]["alone"]}
-    named |= set(json.loads((TESTS / "durations.json").read_text()))
+    named |= {name.partition("::")[0].removeprefix("tests/") for name in SLOW_TESTS}
     assert [name for name in sorted(named) if not (TESTS / name).exists()] == []
 
 
@@ -286,7 +333,9 @@ def test_every_test_is_in_one_phase_and_the_whole_run_samples_nothing():
     assert [place for place in later if not (ROOT / place).exists()] == []
 
 
-def test_files_that_take_long_come_first():
+def test_what_a_run_measured_brings_the_slow_tests_up_to_date():
     names = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))
-    seconds = {"tests/a/test_a.py::x": 3.0, "tests/a/test_a.py::y": 4.4, "tests/test_b.py::z": 30.0, "tests/c.py::w": 1}
-    assert list(names["durations"](seconds).items()) == [("test_b.py", 30), ("a/test_a.py", 7)]
+    before = {"tests/a.py::left_out": 3.0, "tests/a.py::fast_now": 4.4, "tests/b.py::slow": 5.0}
+    now = {"tests/a.py::fast_now": 0.2, "tests/b.py::slow": 6.04, "tests/c.py::new": 1.0}
+    after = {"tests/b.py::slow": 6.0, "tests/a.py::left_out": 3.0, "tests/c.py::new": 1.0}
+    assert list(names["durations"](before, now).items()) == list(after.items())

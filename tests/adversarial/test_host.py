@@ -315,7 +315,7 @@ def seen_from_outside(base: Path) -> dict[str, Any]:
 
 
 @pytest.mark.host_attack
-@pytest.mark.matrix(one_in=2, stratum=lambda drive_of, case: drive_of)
+@pytest.mark.matrix(one_in=4, stratum=lambda drive_of, case: drive_of)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_attack_on_the_host_is_contained(drive_of, case):
     outcome = drive_of.outcomes[case.name]

@@ -21,7 +21,7 @@ ATTACKS = [  # test_host.py judges all attacks on the host, and twice; here they
 HONEST = [case for case in corpus.honest() if case.name not in corpus.honest_with_time()]
 
 
-@pytest.mark.matrix(one_in=5, keep=2, stratum=corpus.refusal_of)
+@pytest.mark.matrix(stratum=corpus.refusal_of)
 @pytest.mark.parametrize("case", parameters(ATTACKS, lambda case: True))
 def test_an_attack_is_refused_before_it_is_timed(judges, case):
     for _ in range(TRIES):
@@ -35,7 +35,7 @@ def test_an_attack_is_refused_before_it_is_timed(judges, case):
     assert (verdict.failed_stage == "screen") == case.screen, explained(verdict)
 
 
-@pytest.mark.matrix(one_in=5, keep=1, stratum=corpus.kind_of)
+@pytest.mark.matrix(stratum=corpus.kind_of)
 @pytest.mark.parametrize("case", parameters(HONEST, lambda case: True))
 def test_an_honest_candidate_passes_all_that_comes_before_the_clock(judges, case):
     verdict = judges.judge(case, time=False).verdict

@@ -27,7 +27,7 @@ def entries(forward, init):
     return Graph.from_json(capture_entry(payload)), inductor_entry(payload)
 
 
-@pytest.mark.matrix(one_in=2)
+@pytest.mark.matrix(one_in=4)
 @pytest.mark.parametrize("name", CASES)
 def test_seed_matches(build_source, name):
     graph, reply = entries(*CASES[name])

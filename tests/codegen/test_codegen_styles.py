@@ -14,7 +14,7 @@ STYLES = Path(__file__).parents[1] / "styles"
 NAMES = sorted(path.stem for path in STYLES.glob("*.py"))
 
 
-@pytest.mark.matrix(one_in=2)
+@pytest.mark.matrix(one_in=4)
 @pytest.mark.parametrize("name", NAMES)
 def test_code_as_others_write_it_gets_a_right_kernel(build_source, name):
     built = build_source((STYLES / f"{name}.py").read_text(encoding="utf-8"))

@@ -42,7 +42,7 @@ def test_candidate_matches_in_every_variant(build_source, name):
         built.check(variant, slack=2.0)
 
 
-@pytest.mark.matrix(one_in=5, keep=3)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(LEFT_TO_TORCH))
 def test_what_is_left_to_torch_has_no_kernel_and_is_right(build_source, name):
     problem = PROBLEMS[name]

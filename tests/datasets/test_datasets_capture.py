@@ -168,7 +168,7 @@ def test_the_file_is_a_sound_problem(case):
     assert [(v.shape, v.dtype) for v in made] == [(v.shape, v.dtype) for v in tensors(inputs)]
 
 
-@pytest.mark.matrix(one_in=4)
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", STYLES, ids=[path.stem for path in STYLES])
 def test_modules_as_others_write_them_are_captured(path):
     module = _runtime.load_reference(path.read_text(encoding="utf-8"), {})

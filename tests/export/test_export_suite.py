@@ -50,7 +50,7 @@ def test_declared_variants_are_admitted(problem, tmp_path, monkeypatch):
 STYLES = sorted((Path(__file__).parents[1] / "styles").glob("*.py"))
 
 
-@pytest.mark.matrix(one_in=4)
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", STYLES, ids=[path.stem for path in STYLES])
 def test_a_generated_kernel_takes_the_place_of_code_as_others_write_it(path, tmp_path, monkeypatch):
     problem = find_problem(str(path))

@@ -95,7 +95,6 @@ def place(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.matrix(one_in=2, stratum="trainings that learn")
 def test_it_learns_what_differs_between_problems(place):
     """On problems that it never saw it beats the default, and the schedule that is best for all training problems."""
     result = place.run(plan_for(steps=60))
@@ -119,7 +118,6 @@ def test_it_learns_what_differs_between_problems(place):
 
 
 @pytest.mark.slow
-@pytest.mark.matrix(one_in=2, stratum="trainings that learn")
 def test_it_tells_problems_apart_by_noisy_verdicts(tmp_path):
     """What is right for one problem and wrong for another is worth 22% and 16%, and verdicts scatter by 7%."""
 
