@@ -5,10 +5,11 @@ Shapes alone are followed, on torch's ``meta`` device. Runs in a sandbox only. J
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernelwright.datasets._runtime import (
@@ -23,6 +24,8 @@ from kernelwright.datasets._runtime import (
 _STEPS = 64
 _LEAST = 16  # below which nothing is halved: a width of 1 is another problem
 _LEAST_BATCH = 2  # the same for how many there are of the same
+
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 Values = dict[str, int]
 
@@ -92,7 +95,7 @@ def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
         model = make_model(module, make_init_inputs(module))
         inputs = make_inputs(module)
         settle_device(model, inputs)
-        with FlopCounterMode(display=False) as counter:
+        with _RecurrentLayers() as recurrent, FlopCounterMode(display=False) as counter:
             try:
                 outputs = model(*inputs)
             except Exception as error:
@@ -100,7 +103,32 @@ def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
     held = [*inputs, *model.parameters(), *model.buffers(), *_tensors(outputs)]
     tensors = {id(value): value for value in held if isinstance(value, torch.Tensor)}
     elements = sum(value.numel() for value in tensors.values())
-    return sum(value.nbytes for value in tensors.values()), counter.get_total_flops() + elements
+    flops = counter.get_total_flops() + recurrent.flops + elements
+    return sum(value.nbytes for value in tensors.values()), flops
+
+
+class _RecurrentLayers(TorchFunctionMode):  # type: ignore[misc]
+    """Takes a recurrent layer as a whole, with the operations of its products: step by step it takes minutes.
+
+    Packed sequences are followed step by step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func not in _RECURRENT or not isinstance(args[2], list):
+            return func(*args, **(kwargs or {}))
+        inputs, state, weights = args[:3]
+        states = tuple(state) if func is _RECURRENT[0] else (state,)
+        directions = 2 if args[7] else 1
+        steps = inputs.numel() // inputs.shape[-1]
+        self.flops += 2 * steps * sum(weight.numel() for weight in weights if weight.dim() == 2)
+        output = inputs.new_empty((*inputs.shape[:-1], directions * states[0].shape[-1]))
+        return (output, *(torch.empty_like(one) for one in states))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -75,6 +75,51 @@ def test_a_problem_that_fits_is_left_as_it_is():
     assert fitted(given, here) == (given, True, "")
 
 
+RECURRENT = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, features, layers):
+        super().__init__()
+        self.layer = nn.LAYER(features, 4 * features, layers, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        y, state = self.layer(x)
+        return y + y.new_zeros(x.shape[0], x.shape[1], 8 * x.shape[2]), state
+
+features = 32
+steps = 63
+
+def get_inputs():
+    return [torch.randn(2, steps, features)]
+
+def get_init_inputs():
+    return [features, 3]
+"""
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_layer_is_counted_as_it_is(layer):
+    given = problem(RECURRENT.replace("nn.LAYER", f"nn.{layer}"))
+    module = _runtime.load_reference(given.source, {})
+    model = _runtime.make_model(module, _runtime.make_init_inputs(module))
+    products = 2 * 2 * 63 * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    fits = [fitted(given, here, most_bytes=1 << 30, most_flops=most) for most in (products * 2, products - 1)]
+    assert [fit.problem.id for fit in fits] == [given.id, "other/level1/gemm@steps=31"]
+    outputs = _runtime.run_forward(model, _runtime.make_inputs(module))
+    held = [*_runtime.make_inputs(module), *model.parameters(), *outputs]
+    taken = sum(tensor.nbytes for tensor in held)
+    fits = [fitted(given, here, most_bytes=most, most_flops=1 << 40) for most in (taken, taken - 1)]
+    assert [fit.problem.id for fit in fits] == [given.id, "other/level1/gemm@steps=31"]
+
+
+def test_a_recurrent_layer_is_not_followed_step_by_step():
+    given = problem(RECURRENT.replace("nn.LAYER", "nn.LSTM").replace("63", str(1 << 30)))
+    fit = fitted(given, here, most_bytes=1 << 20, most_flops=1 << 40)
+    assert fit.fits
+
+
 def test_what_cannot_be_made_smaller_says_why():
     literal = SOURCE.replace("(batch_size, features)", "(4096, 4096)").replace("[features, GROUPS]", "[4096, 64]")
     fit = fitted(problem(literal), here, most_bytes=1 << 20)
