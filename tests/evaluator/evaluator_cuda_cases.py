@@ -123,6 +123,15 @@ def pointwise():
 
 
 @case
+def a_kernel_may_have_the_name_of_a_function_of_the_c_library():
+    kernel = cuda(ADD.replace("add(", "step("), "step")
+    a, b = torch.randn(100), torch.randn(100)
+    c = torch.empty_like(a)
+    kernel[1, 128](a, b, c, 100)
+    assert torch.equal(c, a + b)
+
+
+@case
 def softmax_by_warps_and_dynamic_shared_memory():
     kernel = cuda(SOFTMAX.replace("BARRIER", "__syncthreads();"), "softmax")
     x = torch.randn(5, 300)

@@ -148,7 +148,7 @@ def emulator_command(request: inline.BuildRequest, source: str, out: str) -> lis
     includes = [f"-I{_HERE}/emulator/include", f"-I{_SMALL_HEADERS}"]
     named = [f"-DTORCH_EXTENSION_NAME={request.name}"] if request.language == "torch_cuda_extension" else []
     compile_ = ["g++", *_FLAGS, *standard, *defines, *named, *includes, "-c", "-x", "c++", "-o", f"{out}.o", source]
-    link = ["g++", "-shared", *_WATCHED, "-o", out, f"{out}.o"]
+    link = ["g++", "-shared", "-Wl,-Bsymbolic-functions", *_WATCHED, "-o", out, f"{out}.o"]
     return _both(compile_, link)
 
 
