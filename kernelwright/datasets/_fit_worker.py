@@ -5,6 +5,7 @@ Shapes alone are followed, on torch's ``meta`` device. Runs in a sandbox only. J
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ _STEPS = 64
 _LEAST = 16  # below which nothing is halved: a width of 1 is another problem
 _LEAST_BATCH = 2  # the same for how many there are of the same
 
+_RANGES = (torch.linspace, torch.arange, torch.logspace)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 Values = dict[str, int]
@@ -92,7 +94,7 @@ def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
     """
     module = load_reference(_text(payload, values), {})
     with torch.device("meta"), torch.no_grad():
-        model = make_model(module, make_init_inputs(module))
+        model = _model(module, make_init_inputs(module))
         inputs = make_inputs(module)
         settle_device(model, inputs)
         with _RecurrentLayers() as recurrent, FlopCounterMode(display=False) as counter:
@@ -107,6 +109,27 @@ def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
     return sum(value.nbytes for value in tensors.values()), flops
 
 
+def _model(module: types.ModuleType, init_inputs: Sequence[Any]) -> torch.nn.Module:
+    """The model, on the ``meta`` device. Where its constructor reads numbers, ranges hold theirs meanwhile."""
+    try:
+        return make_model(module, init_inputs)
+    except ReferenceFault:
+        with _RealRanges():
+            return make_model(module, init_inputs).to("meta")
+
+
+class _RealRanges(TorchFunctionMode):  # type: ignore[misc]
+    """Makes ranges on the CPU: constructors read rates from them, as in ``[x.item() for x in torch.linspace(...)]``."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], _: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func in _RANGES:
+            named.setdefault("device", "cpu")
+        return func(*args, **named)
+
+
 class _RecurrentLayers(TorchFunctionMode):  # type: ignore[misc]
     """Takes a recurrent layer as a whole, with the operations of its products: step by step it takes minutes.
 
@@ -118,7 +141,7 @@ class _RecurrentLayers(TorchFunctionMode):  # type: ignore[misc]
         self.flops = 0
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Callable[..., Any], _: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func not in _RECURRENT or not isinstance(args[2], list):
             return func(*args, **(kwargs or {}))

@@ -75,6 +75,18 @@ def test_a_problem_that_fits_is_left_as_it_is():
     assert fitted(given, here) == (given, True, "")
 
 
+def test_a_constructor_may_read_the_numbers_of_a_range():
+    """As networks with a depth of random skips do."""
+    source = SOURCE.replace(
+        "self.norm = nn.GroupNorm(groups, features)",
+        "self.rates = [x.item() for x in torch.linspace(0, 0.2, groups)]\n"
+        "        self.register_buffer('places', torch.arange(features))\n"
+        "        self.norm = nn.GroupNorm(groups, features)",
+    ).replace("self.linear(x)", "self.linear(x) + self.places")
+    fit = fitted(problem(source), here, most_bytes=1 << 20, most_flops=10_000_000)
+    assert (fit.fits, fit.reason) == (True, "")
+
+
 RECURRENT = """
 import torch
 from torch import nn
