@@ -1,7 +1,7 @@
 """The offline Coder's first kernel for every problem of KernelBench's levels 1 to 3, in sizes that fit this machine.
 
-    python benchmarks/kernelbench.py CHECKOUT --output ROWS [--max-minutes M] [--baseline B ...] [--set KEY=VALUE ...]
-        [--store FILE] [--table-only]
+    python benchmarks/kernelbench.py CHECKOUT --output ROWS [--level L ...] [--max-minutes M] [--baseline B ...]
+        [--set KEY=VALUE ...] [--store FILE] [--table-only]
 
 CHECKOUT is a checkout of KernelBench. The bench takes hours; called again it goes on where it ended. Writes a row for
 each verdict, without sources, to ROWS, and the table of ``docs/kernelbench.md`` from it. Exit code 1 where fewer first
@@ -21,6 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelwright.campaign import find_bench
+from kernelwright.store import Store
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "kernelbench.md"
 BENCH = "kernelbench"
@@ -35,6 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run or continue the bench, keep its rows, and write the page's table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
+    parser.add_argument("--level", type=int, action="append", choices=PROBLEMS, help="default: all three")
     parser.add_argument("--max-minutes", type=float, default=None)
     parser.add_argument("--baseline", action="append", default=None, help="default: eager and compile")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the referee")
@@ -44,31 +48,49 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     if not arguments.table_only:
         run(arguments)
-    rows = [json.loads(line) for line in arguments.output.read_text(encoding="utf-8").splitlines()]
+    rows = rows_of(arguments.output)
     write_table(PAGE, rows)
     return 0 if enough(rows) else 1
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the bench by the command line, and export its rows."""
+    """Run or continue the bench of each level by the command line, and keep the rows; those of other levels stay."""
     program = str(Path(sysconfig.get_path("scripts")) / "kernelwright")
-    names = [
-        f"KernelBench/level{level}/{number}" for level, count in PROBLEMS.items() for number in range(1, count + 1)
-    ]
     baselines = [word for b in arguments.baseline or ("eager", "compile") for word in ("--baseline", b)]
     settings = [word for setting in arguments.set for word in ("--set", setting)]
     limit = [] if arguments.max_minutes is None else ["--max-minutes", str(arguments.max_minutes)]
     store = ["--store", str(arguments.store)]
     suite = ["--suite-dir", str(arguments.checkout / "KernelBench")]
-    command = [program, "bench", "run", BENCH, *names, "--coder", "offline", "--samples", "1", "--fit"]
-    subprocess.run([*command, *suite, *baselines, *settings, *limit, *store], check=False)
-    with tempfile.TemporaryDirectory() as folder:
-        export = [program, "bench", "export", BENCH, folder, "--format", "jsonl", *store]
-        subprocess.run(export, check=True)
-        exported = next(Path(folder).rglob("*.jsonl")).read_text(encoding="utf-8").splitlines()
-    rows = [{k: v for k, v in json.loads(line).items() if k not in ("source", "problem_source")} for line in exported]
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for level in arguments.level or PROBLEMS:
+        bench = f"{BENCH}-level{level}"
+        names = [f"KernelBench/level{level}/{number}" for number in range(1, PROBLEMS[level] + 1)]
+        first = [] if is_begun(arguments.store, bench) else [*names, "--fit", "--samples", "1"]
+        command = [program, "bench", "run", bench, *first, "--coder", "offline", *suite]
+        subprocess.run([*command, *baselines, *settings, *limit, *store], check=False)
+        with tempfile.TemporaryDirectory() as folder:
+            export = [program, "bench", "export", bench, folder, "--format", "jsonl", *store]
+            subprocess.run(export, check=True)
+            exported = next(Path(folder).rglob("*.jsonl")).read_text(encoding="utf-8").splitlines()
+        before = [row for row in rows_of(arguments.output) if row["level"] != level]
+        now = [
+            {k: v for k, v in json.loads(line).items() if k not in ("source", "problem_source")} for line in exported
+        ]
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps(row) + "\n" for row in sorted([*before, *now], key=lambda row: row["level"]))
+        arguments.output.write_text(text, encoding="utf-8")
+
+
+def is_begun(path: Path, bench: str) -> bool:
+    """Whether a store has a bench: it goes on with its own problems, in the sizes that were found for them."""
+    if not path.exists():
+        return False
+    with Store.open(path, readonly=True) as store:
+        return find_bench(store, bench) is not None
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a file; none where it does not exist."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def is_right(row: Row) -> bool:
