@@ -110,7 +110,7 @@ def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
 
 
 def _model(module: types.ModuleType, init_inputs: Sequence[Any]) -> torch.nn.Module:
-    """The model, on the ``meta`` device. Where its constructor reads numbers, ranges hold theirs meanwhile."""
+    """The model, on the ``meta`` device. If that fails, it is built once more with ranges that hold their numbers."""
     try:
         return make_model(module, init_inputs)
     except ReferenceFault:
@@ -131,9 +131,9 @@ class _RealRanges(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _RecurrentLayers(TorchFunctionMode):  # type: ignore[misc]
-    """Takes a recurrent layer as a whole, with the operations of its products: step by step it takes minutes.
+    """Counts the products of a recurrent layer by its weights, for all steps at once: step by step takes minutes.
 
-    Packed sequences are followed step by step.
+    The steps of packed sequences are still followed one by one.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class _RecurrentLayers(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Callable[..., Any], _: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func not in _RECURRENT or not isinstance(args[2], list):
+        if func not in _RECURRENT or len(args) < 9 or not isinstance(args[2], list):
             return func(*args, **(kwargs or {}))
         inputs, state, weights = args[:3]
         states = tuple(state) if func is _RECURRENT[0] else (state,)

@@ -69,6 +69,7 @@ def evidence(**known) -> Evidence:
 
 
 @pytest.mark.untimed
+@pytest.mark.matrix(one_in=1)  # no quicker test sees the fault "strict-own-kernels" of benchmarks/mutants.json
 @pytest.mark.parametrize(("own_kernels", "status"), [("any", Status.PASSED), ("strict", Status.REWARD_HACK)])
 def test_strict_own_kernels_rule_out_torch_for_the_problems_heavy_work(referee, own_kernels, status):
     settings = referee.settings.with_values(own_kernels=own_kernels, check_trials=2)

@@ -77,6 +77,7 @@ def fault(name: str) -> Candidate:
     return candidate(mutate(RIGHT, found))
 
 
+@pytest.mark.matrix(one_in=1)  # no quicker test sees the fault "no-archive" of benchmarks/mutants.json
 def test_a_fault_that_the_fixed_distributions_pass_is_shown_by_the_archive(softmax, archived):
     wrong = fault("all-far-below-zero")
     assert softmax.judge(wrong, time=False).verdict.status is Status.PASSED
