@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--level", type=int, action="append", choices=PROBLEMS, help="default: all three")
-    parser.add_argument("--max-minutes", type=float, default=None)
+    parser.add_argument("--max-minutes", type=float, default=None, help="for each level")
     parser.add_argument("--baseline", action="append", default=None, help="default: eager and compile")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the referee")
     parser.add_argument("--store", type=Path, default=Path("kernelbench.db"))
@@ -64,28 +64,45 @@ def run(arguments: argparse.Namespace) -> None:
     for level in arguments.level or PROBLEMS:
         bench = f"{BENCH}-level{level}"
         names = [f"KernelBench/level{level}/{number}" for number in range(1, PROBLEMS[level] + 1)]
-        first = [] if is_begun(arguments.store, bench) else [*names, "--fit", "--samples", "1"]
+        # A bench that has begun goes on with its own problems, in the sizes that were found for them.
+        first = [] if run_of(arguments.store, bench) else [*names, "--fit", "--samples", "1"]
         command = [program, "bench", "run", bench, *first, "--coder", "offline", *suite]
         subprocess.run([*command, *baselines, *settings, *limit, *store], check=False)
-        with tempfile.TemporaryDirectory() as folder:
-            export = [program, "bench", "export", bench, folder, "--format", "jsonl", *store]
-            subprocess.run(export, check=True)
-            exported = next(Path(folder).rglob("*.jsonl")).read_text(encoding="utf-8").splitlines()
+        run_id = run_of(arguments.store, bench)
+        if run_id is None:
+            raise SystemExit(f"the bench of level {level} did not begin")
         before = [row for row in rows_of(arguments.output) if row["level"] != level]
-        now = [
-            {k: v for k, v in json.loads(line).items() if k not in ("source", "problem_source")} for line in exported
-        ]
+        now = [*verdicts(program, bench, store), *failures(program, run_id, level, store)]
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(row) + "\n" for row in sorted([*before, *now], key=lambda row: row["level"]))
         arguments.output.write_text(text, encoding="utf-8")
 
 
-def is_begun(path: Path, bench: str) -> bool:
-    """Whether a store has a bench: it goes on with its own problems, in the sizes that were found for them."""
+def run_of(path: Path, bench: str) -> str | None:
+    """The run of a bench in a store; None where the bench has not begun."""
     if not path.exists():
-        return False
+        return None
     with Store.open(path, readonly=True) as store:
-        return find_bench(store, bench) is not None
+        found = find_bench(store, bench)
+    return None if found is None else found.id
+
+
+def verdicts(program: str, bench: str, store: Sequence[str]) -> list[Row]:
+    """A row for each verdict of a bench, without sources."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([program, "bench", "export", bench, folder, "--format", "jsonl", *store], check=True)
+        rows = rows_of(next(Path(folder).rglob("*.jsonl")))
+    return [{name: value for name, value in row.items() if not name.endswith("source")} for row in rows]
+
+
+def failures(program: str, run_id: str, level: int, store: Sequence[str]) -> list[Row]:
+    """A row for each problem that failed before any verdict, as one does whose reference fails."""
+    shown = subprocess.run([program, "runs", "show", run_id, "--json", *store], check=True, stdout=subprocess.PIPE)
+    found = [one for one in json.loads(shown.stdout)["problems"] if one["state"] == "failed" and not one["evaluation"]]
+    return [
+        {"problem": one["problem"], "level": level, "status": one["status"], "reason": one["reason"], "correct": False}
+        for one in found
+    ]
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -126,13 +143,15 @@ def table(rows: Sequence[Row]) -> str:
         "| level | problems | right first kernels | vs eager, geometric mean | vs torch.compile |",
         "|---|---|---|---|---|",
     ]
+    missing = 0
     for level, count in PROBLEMS.items():
         mine = of_level(rows, level)
         right = sum(map(is_right, mine))
         means = " | ".join(mean_speedup(mine, baseline) for baseline in ("eager", "compile"))
         lines.append(f"| {level} | {len(mine)} of {count} | {right} ({right / count:.0%}) | {means} |")
+        missing += count - len(mine)
     wrong = [row for row in rows if not is_right(row)]
-    lines += ["", f"Problems without a right first kernel: {len(wrong)}.", ""]
+    lines += ["", f"Judged, without a right first kernel: {len(wrong)}. Not judged yet: {missing}.", ""]
     if wrong:
         lines += ["| problem | status | reason |", "|---|---|---|"]
     for row in wrong:

@@ -4,8 +4,8 @@
 
 It runs a sample of the matrices and of the slow tests that follows the commit; ``--whole`` runs all of them.
 ``--slowest`` writes the slowest tests to a file. ``--durations`` brings the seconds of the slow tests up to date, of
-which a sample runs a share; a file that does not exist is made. Further words go to pytest in each phase. The exit
-status is that of the first phase that failed.
+which a sample runs a share; a file that does not exist is made. Further words go to pytest in each phase. It exits
+as the first failed phase did.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def file_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not in the sample, and let the files that take longest begin. Runs after ``-m`` and ``-k``."""
+    """Deselect the tests outside the sample, and put the longest files first. Runs after ``-m`` and ``-k``."""
     seconds, choice = slow_tests(config), config.stash.get(CHOICE, None)
     if choice is not None:
         kept = leave_out(items, choice, seconds, config.stash[LEFT_OUT])
@@ -130,7 +130,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def leave_out(
     items: list[pytest.Item], choice: Choice, seconds: dict[str, float], counts: dict[str, list[int]]
 ) -> set[pytest.Item]:
-    """The items that are in the sample. Counts of each file what is left out, and of how many, into ``counts``."""
+    """Choose the items of the sample.
+
+    Writes into ``counts``, for each file, how many of its cells and slow tests are left out, and how many it has.
+    """
     cells = {item.nodeid: cell for item in items if (cell := cell_of(item)) is not None}
     taken = chosen(cells.values(), choice.slot) | whose_turn(seconds, choice.slot)
     kept = set()
