@@ -116,7 +116,9 @@ def log_speedup(attempt: Attempt) -> float:
     """
     if not attempt.correct or attempt.emulated:
         return 0.0
-    speedups = [found for found in (attempt.speedup, attempt.over_compile) if found is not None and found > 0.0]
+    speedups = [
+        found for found in (attempt.speedup, attempt.over_compile) if found is not None and 0.0 < found < math.inf
+    ]
     return max(RIGHT, 1.0 + math.log(min(speedups))) if speedups else RIGHT
 
 

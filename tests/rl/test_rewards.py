@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernelwright.records import Candidate, Interval, Speedup, Stage, Status, Timing, Verdict
@@ -221,6 +221,7 @@ def test_an_attempt_holds_what_the_referee_said():
 @given(st.builds(Attempt, correct=st.booleans(), speedup=st.none() | st.floats(), over_compile=st.none() | st.floats(),
                  surely=st.none() | st.floats(), own_share=st.none() | st.floats(0, 1), uses_own_kernel=st.booleans(),
                  runs=st.lists(st.tuples(speeds, st.floats(0, 10)), max_size=30).map(tuple)))  # fmt: skip
+@example(Attempt(correct=True, over_compile=math.inf))
 def test_no_formula_gives_what_a_trainer_cannot_take(attempt):
     """Whatever a kernel claims, a reward is a finite number, or none."""
     found = {name: reward(attempt) for name, reward in REWARDS.items()}
