@@ -19,9 +19,7 @@ SHARED = ("door", "emulator", "fresh", "guard", "headers", "products", "share", 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marks known."""
     config.addinivalue_line("markers", "untimed: judges candidates and times nothing, so that it may run beside others")
-    config.addinivalue_line(
-        "markers", "limits: meets limits of a sandbox, looks for what is left behind, or runs documented commands"
-    )
+    config.addinivalue_line("markers", "limits: meets limits of a sandbox or looks for what is left behind")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -3,8 +3,8 @@
 ``make test`` runs three phases, one after another (``scripts/run_tests.py``):
 
 - Most tests run side by side.
-- Those marked ``limits`` meet a sandbox's limits of time and memory, look for what is left behind on the machine, or
-  run documented commands, whose times are not looked at. They lie in ``LIMITS`` and ``PARTLY``, and run two at a time.
+- Those marked ``limits`` meet a sandbox's limits of time and memory, or look for what is left behind on the machine.
+  They lie in ``LIMITS``, and run two at a time.
 - Those marked ``alone`` really time something. They lie in ``ALONE``, or judge with a real referee, and run one after
   another. Those marked ``untimed`` judge with a real referee in the first phase: they time nothing, and fail where they
   try to.
@@ -32,9 +32,8 @@ ALONE = (
     "rl/test_serve_real.py",
     "submissions/test_submissions_real.py",
 )
-PARTLY = ("test_docs.py",)  # where single tests have the mark ``limits``
 # Fixtures of these names judge with a real referee where they are defined in these rooms; elsewhere they are fakes.
 FIXTURES = frozenset({"referee", "judges"})
 ROOMS_OF_REFEREES = ("adversarial", "evaluator", "gpu", "prompts")
 # Where the tests of the later phases lie: these phases need not collect the others.
-PLACES = {"limits": (*PARTLY, *LIMITS), "alone": (*ALONE, *ROOMS_OF_REFEREES)}
+PLACES = {"limits": LIMITS, "alone": (*ALONE, *ROOMS_OF_REFEREES)}

@@ -26,7 +26,7 @@ LEFT_OUT = pytest.StashKey[dict[str, list[int]]]()
 PROPERTY = "left out of a sample"
 DURATIONS = Path("tests", "durations.json")
 SHORT_S, CELL_S = 0.1, 1.0  # about what a test takes that is not slow, and a cell of a matrix
-DEFAULTS: dict[str, Any] = {"one_in": 8, "keep": 1, "stratum": ""}  # of the mark ``matrix``
+DEFAULTS: dict[str, Any] = {"one_in": 12, "keep": 1, "stratum": ""}  # of the mark ``matrix``
 
 
 def slow_tests(config: pytest.Config) -> dict[str, float]:
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known, and find out what this run samples."""
     config.addinivalue_line(
         "markers",
-        "matrix(one_in=8, keep=1, stratum=''): cells that are alike; --sampled runs one in so many of each stratum, "
+        "matrix(one_in=12, keep=1, stratum=''): cells that are alike; --sampled runs one in so many of each stratum, "
         "and at least keep. stratum: a word, or a function that gives one for a cell's parameters",
     )
     config.stash[LEFT_OUT] = {}
@@ -182,8 +182,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Add the command that repeats a failed test of a sample."""
     report = yield
     choice = item.config.stash.get(CHOICE, None)
-    report.is_cell = cell_of(item) is not None
-    sampled = report.is_cell or item.nodeid in slow_tests(item.config) or "sample" in getattr(item, "fixturenames", ())
+    cell = cell_of(item)
+    report.takes_turns = cell is not None and cell.one_in > 1
+    sampled = (
+        report.takes_turns or item.nodeid in slow_tests(item.config) or "sample" in getattr(item, "fixturenames", ())
+    )
     if choice is not None and sampled and report.failed:
         command = f"{SLOT_VARIABLE}={choice.slot} {sys.executable} -m pytest -m '' --sampled {shlex.quote(item.nodeid)}"
         report.sections.append(("repeat it with", command))
@@ -224,7 +227,7 @@ class Tally:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a test took and what it left out."""
         self._seconds[report.nodeid] += report.duration
-        if report.when == "call" and not getattr(report, "is_cell", False):
+        if report.when == "call" and not getattr(report, "takes_turns", False):
             self._bodies[report.nodeid] = report.duration
         if report.when == "teardown":
             self._draws += sum(int(str(value)) for name, value in report.user_properties if name == PROPERTY)

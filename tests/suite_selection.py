@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 SLOT_VARIABLE = "KERNELWRIGHT_TEST_SLOT"
-SLOW_S = 1.0  # a test whose body takes as long takes turns with the other slow tests
-SLOW_ONE_IN = 8
+SLOW_S = 0.5  # a test whose body takes as long takes turns with the other slow tests
+SLOW_ONE_IN = 12
 MAIN_BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 
 

@@ -162,7 +162,6 @@ def matches(expected: str, output: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.limits
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     shutil.which("g++") is None or shutil.which("bwrap") is None, reason="needs a C++ compiler and bubblewrap"

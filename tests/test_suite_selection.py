@@ -114,7 +114,7 @@ def project(tmp_path):
     git_in(folder, "init", "--quiet", "--initial-branch=main")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -q\n")
     text = (
-        "import pytest\n@pytest.mark.matrix()\n@pytest.mark.parametrize('number', range(20))\n"
+        "import pytest\n@pytest.mark.matrix(one_in=8)\n@pytest.mark.parametrize('number', range(20))\n"
         "def test_cell(number, taken):\n    assert number in taken('number') and number < 50\n"
         "def test_repetitions(sample):\n    assert sample.number(9, 3) < 10\n"
     )
@@ -199,24 +199,26 @@ def test_eight_slots_in_a_row_run_everything(project):
 
 def test_slow_tests_take_turns_and_are_no_cells_of_a_matrix(project):
     (project / "tests").mkdir()
-    slow = [f"tests/test_slow.py::test_{letter}" for letter in "abcdefgh"]
+    slow = [f"tests/test_slow.py::test_{letter}" for letter in "abcdefghijkl"]
     (project / "tests" / "durations.json").write_text(json.dumps(dict.fromkeys(slow, 2.0)))
     (project / "tests" / "test_slow.py").write_text(
-        "".join(f"def test_{letter}():\n    pass\n" for letter in "abcdefghi")
+        "".join(f"def test_{letter}():\n    pass\n" for letter in "abcdefghijklm")
     )
     git_in(project, "add", ".")
-    assert "9 passed" in run_tests(project, "--sampled", "tests")  # the change touches their file
+    assert "13 passed" in run_tests(project, "--sampled", "tests")  # the change touches their file
     git_in(project, "commit", "--quiet", "-m", "slow")
     git_in(project, "commit", "--quiet", "--allow-empty", "-m", "nothing")
     ran = set()
-    for slot in range(8):
+    for slot in range(SLOW_ONE_IN):
         told = run_tests(project, "--sampled", "--tally=tally", "-v", "-v", "tests", KERNELWRIGHT_TEST_SLOT=str(slot))
-        assert "2 passed, 7 deselected" in told
+        assert "2 passed, 11 deselected" in told
         ran |= {line.split()[0] for line in told.splitlines() if "PASSED" in line}
-    assert ran == {*slow, "tests/test_slow.py::test_i"}
+    assert ran == {*slow, "tests/test_slow.py::test_m"}
     assert set(json.loads((project / "tally").read_text().splitlines()[0])["bodies"]) < ran
-    run_tests(project, "--tally=cells", "test_one.py")
-    assert list(json.loads((project / "cells").read_text())["bodies"]) == ["test_one.py::test_repetitions"]
+    (project / "test_always.py").write_text("import pytest\n@pytest.mark.matrix(one_in=1)\ndef test_it():\n    pass\n")
+    run_tests(project, "--tally=cells", "test_one.py", "test_always.py")
+    timed = {"test_one.py::test_repetitions", "test_always.py::test_it"}
+    assert set(json.loads((project / "cells").read_text())["bodies"]) == timed
 
 
 def test_a_sampled_test_that_fails_says_how_to_repeat_it(project):
@@ -232,7 +234,7 @@ def test_a_sampled_test_that_fails_says_how_to_repeat_it(project):
 
 def test_a_mark_with_an_unknown_word_is_a_usage_error(project):
     path = project / "test_one.py"
-    path.write_text(path.read_text().replace("matrix()", "matrix(strata='x')"))
+    path.write_text(path.read_text().replace("one_in=8", "strata='x'"))
     assert "matrix takes one_in, keep, stratum by name" in run_tests(project, "--sampled", code=4)
 
 

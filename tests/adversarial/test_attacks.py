@@ -83,7 +83,7 @@ def waiting_or_refusal(case: corpus.Case) -> str:
     return ", ".join(sorted(corpus.WAITING.intersection(corpus.rows_of(case.row)))) or corpus.refusal_of(case)
 
 
-@pytest.mark.matrix(one_in=6, stratum=waiting_or_refusal)
+@pytest.mark.matrix(stratum=waiting_or_refusal)
 @pytest.mark.parametrize("case", parameters(ON_CPU, lambda case: case.needs_clock))
 def test_an_attack_does_not_pass(judges, case):
     verdict = judges.judge(case).verdict
@@ -128,7 +128,7 @@ def test_an_attack_that_needs_a_device_earns_nothing_here_and_is_counted(judges,
     record_property("not exercised", case.name)
 
 
-@pytest.mark.matrix(one_in=6, stratum=corpus.kind_of)
+@pytest.mark.matrix(stratum=corpus.kind_of)
 @pytest.mark.parametrize("case", parameters(corpus.honest(), lambda case: case.name in corpus.honest_with_time()))
 def test_an_honest_candidate_passes(judges, case):
     verdict = judges.judge(case).verdict

@@ -109,13 +109,13 @@ def compiled(seeds):
     return run("codegen_triton_compiled.py", text=json.dumps(payloads))
 
 
-@pytest.mark.matrix(one_in=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_seed_is_right_in_the_interpreter(results, name):
     assert results[name] == "ok", results[name]
 
 
-@pytest.mark.matrix(one_in=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_seed_compiles_for_a_gpu(compiled, name):
     assert compiled[name]["fault"] == ""
@@ -125,7 +125,7 @@ def test_seed_compiles_for_a_gpu(compiled, name):
         assert ".target sm_90" in launch["ptx"]
 
 
-@pytest.mark.matrix(one_in=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_seed_is_a_plain_file(seeds, name):
     source = seeds[name][1].source

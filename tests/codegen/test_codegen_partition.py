@@ -8,12 +8,14 @@ import torch
 LIBRARY = {"gemm": "library"}
 
 
+@pytest.mark.matrix(one_in=1)  # sees a fault of benchmarks/mutants.json
 @pytest.mark.parametrize("fusion", ["full", "none"])
 def test_steps_are_not_fused_round_a_call_that_stands_between_them(build, fusion):
     schedule = {**LIBRARY, "fusion": fusion}
     build("h = x * 2 + 1\nreturn h + h @ h", "torch.randn(23, 23)", schedule=schedule).check()
 
 
+@pytest.mark.matrix(one_in=1)  # sees a fault of benchmarks/mutants.json
 @pytest.mark.parametrize("in_place", [True, False])
 def test_what_another_step_still_reads_is_not_written_over(build, in_place):
     init = "self.w = nn.Parameter(torch.randn(19, 19))\nself.m = nn.Parameter(torch.randn(19, 19))"

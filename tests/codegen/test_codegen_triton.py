@@ -46,7 +46,7 @@ def results(taken):
     return run("codegen_triton_cases.py", *[name for name in CASES if name in taken("name")])
 
 
-@pytest.mark.matrix(one_in=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_triton_candidate(results, name):
     assert results[name] == "ok", results[name]
@@ -86,7 +86,7 @@ def compiled(taken):
     return run("codegen_triton_compiled.py", text=json.dumps(payloads))
 
 
-@pytest.mark.matrix(one_in=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", COMPILED)
 def test_kernels_compile_for_a_gpu(compiled, name):
     found = compiled[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_codegen_suite import NOT_ONE_GRAPH, category
+from test_codegen_suite import NOT_ONE_GRAPH
 from test_codegen_triton import PROBLEMS, run
 
 NAMES = sorted({*PROBLEMS} - NOT_ONE_GRAPH)
@@ -14,7 +14,7 @@ def results(taken):
     return run("codegen_triton_cases.py", *taken("name"))
 
 
-@pytest.mark.matrix(stratum=category)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", NAMES)
 def test_triton_candidate(results, name):
     assert results[name] == "ok", results[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +48,6 @@ PROFILED = list(KERNELS)[::3]  # compiling all of them as well would take longer
 
 def of(backend: str) -> list[Kernel]:
     return [kernel for kernel in KERNELS.values() if kernel.backend == backend]
-
-
-def rarest_feature(name: str) -> str:
-    """The feature of a kernel that the fewest others have; kernels that share it are a stratum."""
-    counts = Counter(feature for kernel in of(KERNELS[name].backend) for feature in kernel.features)
-    return min(sorted(KERNELS[name].features), key=counts.__getitem__, default="")
 
 
 class KernelJudge:

@@ -27,7 +27,7 @@ def results(taken):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.matrix(one_in=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_cuda_case(results, name):
     assert results[name] == "ok", results[name]

@@ -9,14 +9,13 @@ from evaluator_gpu_kernels import (
     assert_has_a_static_profile,
     assert_passes_or_is_not_checkable,
     of,
-    rarest_feature,
 )
 
 pytestmark = pytest.mark.untimed
 NAMES = [kernel.name for kernel in of("cuda")]
 
 
-@pytest.mark.matrix(stratum=rarest_feature)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", NAMES)
 def test_a_right_kernel_passes_or_is_not_checkable(verdicts, name):
     assert_passes_or_is_not_checkable(verdicts[name])
@@ -26,7 +25,7 @@ def test_few_kernels_end_unchecked(verdicts, taken):
     assert_few_are_unchecked(verdicts, taken("name"), "cuda")
 
 
-@pytest.mark.matrix(stratum=rarest_feature)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [name for name in NAMES if name in PROFILED])
 def test_a_kernel_has_a_static_profile(verdicts, name):
     assert_has_a_static_profile(verdicts[name])
