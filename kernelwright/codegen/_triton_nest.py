@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernelwright.codegen._ir import Value
 from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._nest import Expr, Nest, is_element
-from kernelwright.codegen._size import Size
+from kernelwright.codegen._size import Affine, Size
 from kernelwright.codegen._triton_reductions import ReductionWriter, lane_type, parts_name
 from kernelwright.codegen._triton_tiles import Axis, Kernel
 
@@ -138,6 +139,16 @@ class _RowWriter(ReductionWriter):
         for value, expr, position in stores:
             if not is_element(self.nest, expr):
                 self.store(value, expr, position)
+
+    def store(self, value: Value, expr: Expr, position: Affine) -> None:
+        """Write a value to its place; a single element by one lane, since what a reduction gives is a tile."""
+        if position.loops:
+            super().store(value, expr, position)
+            return
+        text = self.value(expr)
+        self.emit(
+            f"tl.store({self._pointer(value, position, f'0 * {self.kept.name}')}, {text}, mask={self.kept.inside})"
+        )
 
     def _reduce(self, expr: Expr) -> None:
         if expr.scope != "outer":

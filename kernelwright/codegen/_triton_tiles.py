@@ -188,7 +188,9 @@ class TileWriter:
         self.decode(axis.name, axis.loops)
 
     def decode(self, index: str, loops: list[Loop]) -> None:
-        """The variables of loops that one index runs over."""
+        """The variables of loops that one index runs over: none where the axis is one element long."""
+        if not loops:
+            return
         self.walks = [walk for walk in self.walks if walk[1] != loops] + [(index, loops)]
         if len(loops) == 1:
             self.variables[loops[0]] = index

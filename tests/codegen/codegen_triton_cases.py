@@ -120,6 +120,15 @@ def what_is_made_of_nothing_is_on_the_inputs_device():
 
 
 @case
+def axes_of_one_element_are_reduced():
+    """As in a largest value that is kept as a column, and centred over that column."""
+    body = "m = x.amax(1, keepdim=True)\nreturn F.gelu(m - m.mean(1, keepdim=True)), m.logsumexp(1)"
+    build(body, "torch.randn(9, 20)").check()
+    for rows in ("whole", "blocks"):
+        build("return x[:1, :1].sum(), x[:1, :1].softmax(1)", "torch.randn(9, 20)", {"rows": rows}).check()
+
+
+@case
 def operators_without_a_template_stay_in_torch():
     built = build("return x.topk(2)[0].exp(), torch.cat([x, x * 2]).softmax(-1), x.argmax()", "torch.randn(4, 5)")
     assert {"topk.default", "cat.default", "argmax.default"} == set(built.in_torch())
