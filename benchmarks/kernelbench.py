@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
         if run_id is None:
             raise SystemExit(f"the bench of level {level} did not begin")
         before = [row for row in rows_of(arguments.output) if row["level"] != level]
-        now = [*verdicts(program, bench, store), *failures(program, run_id, level, store)]
+        now = verdicts(program, bench, store)
+        now += failures(program, run_id, level, store, {row["problem"] for row in now})
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(row) + "\n" for row in sorted([*before, *now], key=lambda row: row["level"]))
         arguments.output.write_text(text, encoding="utf-8")
@@ -95,13 +96,14 @@ def verdicts(program: str, bench: str, store: Sequence[str]) -> list[Row]:
     return [{name: value for name, value in row.items() if not name.endswith("source")} for row in rows]
 
 
-def failures(program: str, run_id: str, level: int, store: Sequence[str]) -> list[Row]:
+def failures(program: str, run_id: str, level: int, store: Sequence[str], judged: Container[str]) -> list[Row]:
     """A row for each problem that failed before any verdict, as one does whose reference fails."""
     shown = subprocess.run([program, "runs", "show", run_id, "--json", *store], check=True, stdout=subprocess.PIPE)
-    found = [one for one in json.loads(shown.stdout)["problems"] if one["state"] == "failed" and not one["evaluation"]]
+    ended = [one for one in json.loads(shown.stdout)["problems"] if one["state"] == "failed"]
     return [
         {"problem": one["problem"], "level": level, "status": one["status"], "reason": one["reason"], "correct": False}
-        for one in found
+        for one in ended
+        if one["problem"] not in judged
     ]
 
 
@@ -156,7 +158,9 @@ def table(rows: Sequence[Row]) -> str:
         lines += ["| problem | status | reason |", "|---|---|---|"]
     for row in wrong:
         reason = " ".join(str(row["reason"]).split()).replace("|", "\\|")
-        lines.append(f"| {row['problem'].removeprefix('KernelBench/')} | {row['status']} | {reason[:300]} |")
+        lines.append(
+            f"| {row['problem'].removeprefix('KernelBench/')} | {row['status'] or 'no kernel'} | {reason[:300]} |"
+        )
     return "\n".join(lines)
 
 
