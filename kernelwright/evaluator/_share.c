@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,18 +35,24 @@
 #define PROMPT_NS 150000    /* a task that takes longer to stop was not running: it had to wait for a processor */
 
 typedef struct {
+  uint64_t words; /* of the stack that could be read */
+  uint64_t registers[REGISTERS];
+  uint64_t stack[STACK_BYTES / 8]; /* from the stack pointer upwards */
+} Place;
+
+typedef struct {
   int tid;
   int stat;        /* descriptor of its /proc/.../stat, which cannot come to mean another task */
   int schedstat;   /* the same of /proc/.../schedstat; -1 where the kernel has none */
   int runs;        /* chosen to be interrupted */
   int64_t turns;   /* how often it had been given a processor by then; -1 where nobody knows */
   int interrupted; /* the stop that was asked for has not come yet */
+  Place *origin;   /* where its starter was when it started it; NULL where nobody saw */
 } Task;
 
 typedef struct {
-  uint64_t words; /* of the stack that could be read */
-  uint64_t registers[REGISTERS];
-  uint64_t stack[STACK_BYTES / 8]; /* from the stack pointer upwards */
+  Place at;
+  Place origin; /* of the task; no words and no registers where nobody knows */
 } Sample;
 
 typedef struct {
@@ -91,9 +98,10 @@ static int open_file(const Sampler *s, int tid, const char *name) {
   return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static void close_files(const Task *task) {
+static void release(const Task *task) {
   close(task->stat);
   if (task->schedstat >= 0) close(task->schedstat);
+  free(task->origin);
 }
 
 /* Where a task is in the list; -1: nowhere. */
@@ -104,7 +112,7 @@ static int find(const Sampler *s, int tid) {
 }
 
 static void forget(Sampler *s, int index) {
-  close_files(&s->tasks[index]);
+  release(&s->tasks[index]);
   s->tasks[index] = s->tasks[--s->count];
 }
 
@@ -194,13 +202,37 @@ static uint64_t read_stack(int pid, uint64_t sp, uint64_t *to) {
   return got > 0 ? (uint64_t)got / 8 : 0;
 }
 
+/* Where a stopped task is; returns 0, or -1 where it cannot be read. */
+static int read_place(const Sampler *s, int tid, Place *to) {
+  struct user_regs_struct registers;
+  struct iovec into = {&registers, sizeof registers};
+  if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return -1;
+  uint64_t sp = arrange(&registers, to->registers);
+  to->words = read_stack(s->pid, sp, to->stack);
+  return 0;
+}
+
+/* Keep where a task was when it started a thread: what the thread does before and after its own function, it does for
+ * whoever started it. The new task may not have been heard of yet. */
+static void keep_origin(Sampler *s, int starter) {
+  unsigned long tid = 0;
+  if (ptrace(PTRACE_GETEVENTMSG, starter, NULL, &tid) || tid == 0) return;
+  int index = find(s, (int)tid);
+  if (index < 0) {
+    if (enlist(s, (int)tid)) return;
+    index = s->count - 1;
+  }
+  Task *task = &s->tasks[index];
+  if (!task->origin) task->origin = calloc(1, sizeof *task->origin);
+  if (task->origin && read_place(s, starter, task->origin)) memset(task->origin, 0, sizeof *task->origin);
+}
+
 /* Take a sample of a stopped task, unless it was not running when it was asked to stop, or the process has hardly run
  * since the last look: on a busy machine it would be seen again and again where it had to give way to others. A task
  * that waited for a processor gets one as soon as its sibling on that processor has stopped, and stops at once as well:
  * it was given one more turn since it was chosen. Once the capacity is full, each new sample replaces an old one with
  * the probability that leaves every sample of the run the same chance to stay. */
 static void take(Sampler *s, const Task *task) {
-  int tid = task->tid;
   if (now_ns(CLOCK_MONOTONIC) - s->asked_ns > PROMPT_NS || turns_of(task) != task->turns) return;
   if (s->counts < 0) {
     int64_t used_ns = now_ns(s->clock);
@@ -208,14 +240,16 @@ static void take(Sampler *s, const Task *task) {
     if (s->counts) s->used_ns = used_ns;
   }
   if (!s->counts) return;
-  struct user_regs_struct registers;
-  struct iovec into = {&registers, sizeof registers};
-  if (ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &into) || into.iov_len != sizeof registers) return;
+  Place place;
+  if (read_place(s, task->tid, &place)) return;
   int64_t at = s->taken++;
   if (at >= s->capacity) at = (int64_t)(next_random(s) % (uint64_t)s->taken);
   if (at >= s->capacity) return;
-  uint64_t sp = arrange(&registers, s->samples[at].registers);
-  s->samples[at].words = read_stack(s->pid, sp, s->samples[at].stack);
+  memcpy(&s->samples[at].at, &place, sizeof place);
+  if (task->origin)
+    memcpy(&s->samples[at].origin, task->origin, sizeof place);
+  else
+    memset(&s->samples[at].origin, 0, offsetof(Place, stack));
 }
 
 /* Let a task that has stopped go on, and take a sample of it where it was asked to stop. One that was about to start a
@@ -228,8 +262,10 @@ static void answer(Sampler *s, Task *task, int event, int signal) {
   } else if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) {
     ptrace(PTRACE_LISTEN, task->tid, NULL, NULL); /* its whole process was stopped, and stays so until it is continued */
   } else {
+    int tid = task->tid;
     if (asked) take(s, task);
-    ptrace(PTRACE_CONT, task->tid, NULL, NULL);
+    if (event == PTRACE_EVENT_CLONE) keep_origin(s, tid);
+    ptrace(PTRACE_CONT, tid, NULL, NULL);
   }
 }
 

@@ -10,7 +10,9 @@ nothing on its stack: then the first word there says. Else the sample goes to th
 upwards, that points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return
 addresses of calls long past, and a caller more than 4 KB up the stack is not found.
 
-Threads are traced from their first instruction on: some live for less time than lies between two looks.
+Threads are traced from their first instruction on: some live for less time than lies between two looks. What the C
+library does to begin and to end a thread, it does for whoever started the thread: the starter's registers and stack at
+that moment are kept beside the thread's samples.
 
 What a contestant can do about it: lay out its stack as it likes; write over a library's code in its own memory, which
 still counts as that library; notice that it is sampled (each sample takes tens of microseconds; where it shares the
@@ -51,8 +53,10 @@ OWN_AT_LEAST: Final = 0.05  # of all samples; with less, own kernels are decorat
 # 32,768 elements, which takes a few microseconds.
 FOREIGN_AT_MOST: Final = 0.10
 
-_CAPACITY: Final = 4096  # samples kept, about 4 KB each; of more, a random choice: 0.8% standard error at worst
-_STACK_AT, _ROW_WORDS = 34, 34 + 512  # see Sample in _share.c
+# Samples kept; of more, a random choice: 0.8% standard error at worst. Each takes 4 KB, those of young threads 8 KB.
+_CAPACITY: Final = 4096
+_STACK_AT, _PLACE_WORDS = 34, 34 + 512  # see Place in _share.c
+_ROW_WORDS = 2 * _PLACE_WORDS  # a sample: where the task was, and where its starter was
 _MAX_FRAMES: Final = 32
 _MAX_MAPPINGS: Final = 16_384
 _MAX_INTERVAL_US: Final = 100_000
@@ -231,8 +235,14 @@ class _Attribution:
 
     def kind(self, sample: np.ndarray) -> _Kind:
         """The kind of code that a sample belongs to; HELPER and TEAM where that works for nobody known."""
-        stack = sample[_STACK_AT : _STACK_AT + int(sample[0])]
-        registers = tuple(int(value) for value in sample[1:_STACK_AT])
+        kind = self._kind(sample[:_PLACE_WORDS])
+        origin = sample[_PLACE_WORDS:]
+        return self._kind(origin) if kind is _Kind.HELPER and origin[1 + IP] else kind
+
+    def _kind(self, place: np.ndarray) -> _Kind:
+        """The kind of code that a task works for which is at a place."""
+        stack = place[_STACK_AT : _STACK_AT + int(place[0])]
+        registers = tuple(int(value) for value in place[1:_STACK_AT])
         frame = Frame(registers, registers[SP], stack)
         passed = _Kind.HELPER
         for _ in range(_MAX_FRAMES):
