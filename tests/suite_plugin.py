@@ -30,7 +30,10 @@ DEFAULTS: dict[str, Any] = {"one_in": 12, "keep": 1, "stratum": ""}  # of the ma
 
 
 def slow_tests(config: pytest.Config) -> dict[str, float]:
-    """Seconds of the tests that take long and are no cells of a matrix, by their node ids."""
+    """Seconds of the tests that take long and are no cells of a matrix, by their node ids.
+
+    A file stands for all of its tests: they share what takes long to prepare, so they take one turn.
+    """
     if SLOW not in config.stash:
         path = config.rootpath / DURATIONS
         config.stash[SLOW] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -120,7 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in kept]
         if left:
             config.hook.pytest_deselected(items=left)
-    files: Counter[str] = Counter()
+    files = Counter({file: seconds.get(file, 0.0) for file in map(file_of, items)})
     for item in items:
         usual_s = SHORT_S if item.get_closest_marker("matrix") is None else CELL_S
         files[file_of(item)] += seconds.get(item.nodeid, usual_s)
@@ -138,11 +141,12 @@ def leave_out(
     taken = chosen(cells.values(), choice.slot) | whose_turn(seconds, choice.slot)
     kept = set()
     for item in items:
-        if item.nodeid not in cells and item.nodeid not in seconds:
+        turn = item.nodeid if item.nodeid in cells or file_of(item) not in seconds else file_of(item)
+        if turn not in cells and turn not in seconds:
             kept.add(item)
             continue
         name = item.nodeid.partition("[")[2].removesuffix("]")
-        runs = item.nodeid in taken or is_touched(file_of(item), name, choice.paths)
+        runs = turn in taken or is_touched(file_of(item), name, choice.paths)
         count = counts.setdefault(file_of(item), [0, 0])
         count[0] += not runs
         count[1] += 1
@@ -184,9 +188,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     choice = item.config.stash.get(CHOICE, None)
     cell = cell_of(item)
     report.takes_turns = cell is not None and cell.one_in > 1
-    sampled = (
-        report.takes_turns or item.nodeid in slow_tests(item.config) or "sample" in getattr(item, "fixturenames", ())
-    )
+    slow = slow_tests(item.config)
+    sampled = report.takes_turns or "sample" in getattr(item, "fixturenames", ())
+    sampled = sampled or item.nodeid in slow or file_of(item) in slow
     if choice is not None and sampled and report.failed:
         command = f"{SLOT_VARIABLE}={choice.slot} {sys.executable} -m pytest -m '' --sampled {shlex.quote(item.nodeid)}"
         report.sections.append(("repeat it with", command))

@@ -221,6 +221,17 @@ def test_slow_tests_take_turns_and_are_no_cells_of_a_matrix(project):
     assert set(json.loads((project / "cells").read_text())["bodies"]) == timed
 
 
+def test_all_tests_of_a_slow_file_take_one_turn(project):
+    (project / "tests").mkdir()
+    (project / "tests" / "durations.json").write_text(json.dumps({"test_one.py": 60.0, "test_two.py": 50.0}))
+    git_in(project, "add", ".")
+    git_in(project, "commit", "--quiet", "-m", "slow files")
+    git_in(project, "commit", "--quiet", "--allow-empty", "-m", "nothing")
+    ran = [run_tests(project, "--sampled", "-v", "-v", KERNELWRIGHT_TEST_SLOT=str(slot)) for slot in range(2)]
+    assert ["test_one.py::test_repetitions PASSED" in told for told in ran] == [True, False]
+    assert ["test_two.py::test_repetitions PASSED" in told for told in ran] == [False, True]
+
+
 def test_a_sampled_test_that_fails_says_how_to_repeat_it(project):
     path = project / "test_one.py"
     path.write_text(path.read_text().replace("number < 50", "number < 0"))
@@ -337,7 +348,7 @@ def test_every_test_is_in_one_phase_and_the_whole_run_samples_nothing():
 
 def test_what_a_run_measured_brings_the_slow_tests_up_to_date():
     names = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))
-    before = {"tests/a.py::left_out": 3.0, "tests/a.py::fast_now": 4.4, "tests/b.py::slow": 5.0}
-    now = {"tests/a.py::fast_now": 0.2, "tests/b.py::slow": 6.04, "tests/c.py::new": 1.0}
-    after = {"tests/b.py::slow": 6.0, "tests/a.py::left_out": 3.0, "tests/c.py::new": 1.0}
+    before = {"tests/a.py::left_out": 3.0, "tests/a.py::fast_now": 4.4, "tests/b.py::slow": 5.0, "tests/d.py": 9.0}
+    now = {"tests/a.py::fast_now": 0.2, "tests/b.py::slow": 6.04, "tests/c.py::new": 1.0, "tests/d.py::prepared": 8.0}
+    after = {"tests/d.py": 9.0, "tests/b.py::slow": 6.0, "tests/a.py::left_out": 3.0, "tests/c.py::new": 1.0}
     assert list(names["durations"](before, now).items()) == list(after.items())

@@ -30,7 +30,8 @@ __all__ = [
     "header_command",
 ]
 
-BASE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+# By its last word a kernel calls its own function, and not one of the same name in libc or in the interpreter.
+BASE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wl,-Bsymbolic-functions")
 LOG_LIMIT = 4096
 
 

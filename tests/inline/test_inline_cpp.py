@@ -134,6 +134,18 @@ def test_a_function_declared_by_a_macro_takes_the_default_conversions(lib):
         lib.hidden(torch.zeros(4, 2)[:, 0], 4)
 
 
+def test_a_function_named_as_one_of_the_c_library_is_the_kernels_own():
+    source = """
+    extern "C" {
+    __attribute__((noinline)) double gamma(double x) { return x * 3; }
+    void apply(const double* x, double* y) { y[0] = gamma(x[0]); }
+    }
+    """
+    x, y = torch.tensor([2.0], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    cpp(source).apply(x, y)
+    assert y.item() == 6.0
+
+
 def test_defines_reach_source_and_signature():
     source = '#include <cstdint>\nextern "C" T get(const T* x) { return x[0] * FACTOR + ON; }'
     made = cpp(source, defines={"T": "double", "FACTOR": 2, "ON": True})
