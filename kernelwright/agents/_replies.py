@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -17,6 +18,9 @@ from kernelwright.records import Place as RowPlace
 
 T = TypeVar("T")
 _FENCE = re.compile(r"\A\s*```[\w+-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_FENCES = re.compile(r"^[ \t]*```([\w+-]*)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_THOUGHTS = re.compile(r"\A\s*<(think|thinking)>.*?</\1>", re.DOTALL)
+_LONGEST_PLAN = 300  # characters before a fenced kernel that are taken for its plan
 _LONGEST_ERROR = 2000  # characters of an error that a model is shown
 _LONGEST_REASON = 300
 
@@ -250,24 +254,45 @@ def _parsed(text: str, stop: str, adapter: TypeAdapter[Any], others: list[TypeAd
     if stop == "refused":
         return None, "it was refused"
     if stop == "length":
-        return None, "it was cut off at the limit of its length; answer more shortly"
+        return None, "it was cut off at the limit of its length (max_output_tokens); answer more shortly"
+    text = _THOUGHTS.sub("", text)
     if not text.strip():
-        return None, "it is empty"
+        return None, "it is empty; a model's reasoning counts towards max_output_tokens as well"
     fenced = _FENCE.match(text)
-    try:
-        data = json.loads(fenced[1] if fenced else text)
-    except ValueError as error:
-        return None, f"it is no JSON object: {error}"
     first = ""
-    for kind in (adapter, *others):
-        try:
-            return kind.validate_python(data), ""
-        except ValidationError as error:
-            first = first or "; ".join(
-                f"{'.'.join(str(part) for part in item['loc']) or 'the object'}: {item['msg']}"
-                for item in error.errors(include_url=False)[:5]
-            )
-    return None, first
+    for data in _objects(fenced[1] if fenced else text):
+        for kind in (adapter, *others):
+            try:
+                return kind.validate_python(data), ""
+            except ValidationError as error:
+                first = first or "; ".join(
+                    f"{'.'.join(str(part) for part in item['loc']) or 'the object'}: {item['msg']}"
+                    for item in error.errors(include_url=False)[:5]
+                )
+    kernel = _kernel_in(text)
+    for kind in (adapter, *others) if kernel is not None else ():
+        with contextlib.suppress(ValidationError):
+            return kind.validate_python(kernel), ""
+    return None, first or "it has no JSON object"
+
+
+def _objects(text: str) -> Iterator[Any]:
+    """What may be the JSON that was asked for: all of the text, else objects that begin a line, the last one first."""
+    with contextlib.suppress(ValueError, RecursionError):
+        yield json.loads(text)
+        return
+    decoder = json.JSONDecoder()
+    for start in reversed([match.start() for match in re.finditer(r"^[ \t]*\{", text, re.MULTILINE)]):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield decoder.raw_decode(text, text.index("{", start))[0]
+
+
+def _kernel_in(text: str) -> dict[str, str] | None:
+    """A whole kernel in a fence among prose, as the object that was asked for; None unless there is exactly one."""
+    kernels = [fence for fence in _FENCES.finditer(text) if re.search(r"^class ModelNew\b", fence[2], re.MULTILINE)]
+    if len(kernels) != 1:
+        return None
+    return {"plan": " ".join(text[: kernels[0].start()].split())[-_LONGEST_PLAN:], "source": kernels[0][2]}
 
 
 def apply_edits(source: str, edits: list[Edit]) -> tuple[str, str]:

@@ -245,7 +245,7 @@ def _text(path: Path, most: int) -> str:
     try:
         if path.stat().st_size > most:
             raise UsageError(f"{path} is larger than {most / 1e6:.0f} MB", hint="leave it out")
-        return path.read_bytes().decode()  # a kernel's line ends are part of it
+        return path.read_bytes().decode("utf-8-sig")  # a kernel's line ends are part of it
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", hint="check the path") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -60,7 +60,7 @@ def language_of(candidate: Candidate) -> Backend:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise UsageError(f"no candidate file {path}", hint="give the path of a Python file with ModelNew") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 
 class _NoAnswer(Exception):
-    """A sample that was asked for and that nobody answered."""
+    """A sample that was asked for and that nobody answered; ``final`` where asking again changes nothing."""
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        ending = "this problem is not asked again now" if final else "it is asked for again next time"
+        super().__init__(f"{message}; {ending}")
+        self.final = final
 
 
 def lock_of(run_id: str, problem_id: str) -> str:
@@ -111,8 +116,10 @@ class SampleJob:
             except AwaitingReply as waiting:
                 awaited.append(str(waiting.data["path"]))
                 continue
-            except _NoAnswer as fault:  # another day's call may have one
-                self._emit("note", text=f"{self.problem.id}, sample {number}: {fault}; it is asked for again next time")
+            except _NoAnswer as fault:
+                self._emit("note", text=f"{self.problem.id}, sample {number}: {fault}")
+                if fault.final:
+                    break
                 continue
             self.store.add_sample(self.run_id, sample)
             self._emit("proposed", round=number, text=sample.reason or "written")
@@ -122,7 +129,7 @@ class SampleJob:
         """An answer that knows of no other one.
 
         Raises:
-            _NoAnswer: the model could not be reached, which says nothing about it.
+            _NoAnswer: the model could not be reached, or the request was rejected, which says nothing about the model.
         """
         seed = int(sha256_text(f"{self.plan.seed}:{self.problem.id}:{number}")[:12], 16) + 1
         context = StepContext(
@@ -138,7 +145,7 @@ class SampleJob:
             proposal = coder.propose(context)
         except (RoleFailed, CoderError) as failed:
             if isinstance(failed.__cause__, ModelFault):
-                raise _NoAnswer(failed.message) from failed
+                raise _NoAnswer(failed.message, final=failed.__cause__.kind == "rejected") from failed
             return Sample(problem=self.problem.id, number=number, candidate=None, reason=failed.message)
         if proposal.candidate is None:
             return Sample(problem=self.problem.id, number=number, candidate=None, reason=proposal.rationale)

@@ -94,7 +94,12 @@ def run(common: Common, name: str, html: Path | None, markdown: Path | None, **a
 @budget_options
 @common_options
 def generate(common: Common, name: str, **asked: Any) -> int:
-    """Write samples and keep them; nothing is judged. Called again, it writes what is missing."""
+    """Write samples and keep them; nothing is judged. Called again, it writes what is missing.
+
+    Ends with 1 where samples are missing in the end, or no kernel was written.
+    """
+    from kernelwright.campaign import plan_of
+
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
         found = _begun(common, store, name, **asked)
@@ -102,12 +107,16 @@ def generate(common: Common, name: str, **asked: Any) -> int:
         samples = store.run_samples(found.id)
     written = sum(sample.candidate is not None for sample in samples)
     empty = len(samples) - written
-    code = _code(result)
+    missing = plan_of(found).samples * len(found.config.problems) - len(samples)
+    code = _code(result) or (EXIT_NOT_ALL if missing > 0 or not written else 0)
     data = {"bench": name, "run": found.id, "status": result.status, "reason": result.reason, "samples": len(samples)}
+    counts = [f"{len(samples)} samples", f"{written} kernels"]
+    counts += [f"{empty} without one"] if empty else []
+    counts += [f"{missing} not answered"] if missing > 0 else []
     common.show(
-        {**data, "kernels": written, "exit_code": code},
-        f"{name}: {len(samples)} samples, {written} kernels" + (f", {empty} without one" if empty else ""),
-        f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}",
+        {**data, "kernels": written, "missing": max(0, missing), "exit_code": code},
+        f"{name}: {', '.join(counts)}",
+        *([f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}"] if written else []),
     )
     return code
 

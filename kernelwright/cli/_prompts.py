@@ -157,7 +157,7 @@ def _view(store: Store, problem: Problem, backend: Backend, kernel: str, *, judg
     if path.suffix == ".py":
         if not path.is_file():
             raise UsageError(f"there is no file {kernel}")
-        candidate = Candidate(problem_id=problem.id, source=path.read_text(encoding="utf-8"), backend=backend)
+        candidate = Candidate(problem_id=problem.id, source=path.read_text(encoding="utf-8-sig"), backend=backend)
     else:
         candidate = store.candidate(kernel, problem=problem.id)
     if candidate.backend != backend:

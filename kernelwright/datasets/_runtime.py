@@ -189,8 +189,8 @@ def make_model(
 def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """Run ``model`` on ``inputs`` and return its outputs as a flat tuple of tensors.
 
-    Tuples, lists and dict values are flattened in order. From then on ``model`` computes on the device that its file
-    means (:func:`mean_device`), where it fails without that.
+    Tuples, lists and dict values are flattened in order, and None among them is left out. From then on ``model``
+    computes on the device that its file means (:func:`mean_device`), where it fails without that.
 
     Raises:
         ReferenceFault: ``forward`` raises, or returns nothing or something that is no tensor.
@@ -204,7 +204,7 @@ def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Te
         raise ReferenceFault("forward", line, "forward returned nothing")
     for output in outputs:
         if not isinstance(output, torch.Tensor):
-            what = "nothing" if output is None else f"a {type(output).__name__}"
+            what = f"a {type(output).__name__}"
             raise ReferenceFault("forward", line, f"forward returned {what} where a tensor is expected")
     return outputs
 
@@ -390,7 +390,7 @@ def _flatten(value: Any) -> Iterator[Any]:
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _flatten(item)
-    else:
+    elif value is not None:
         yield value
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from kernelwright import inline
 from kernelwright.errors import MachineError, MissingToolError, SandboxError
 from kernelwright.evaluator._headers import HEADER_NAME, PrecompiledHeaders
+from kernelwright.evaluator._native import compiler_version
 from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.evaluator._torch_headers import PREAMBLE, TorchHeaders, headers_digest
 from kernelwright.evaluator.backends import (
@@ -134,7 +135,7 @@ class BuildService:
             command = inline.compile_command(request, "/job/product.so", "/in/kernel.cpp")
         except inline.BuildError as error:
             return BuildOutcome("", None, str(error), time.monotonic() - started, False)
-        key = hashlib.sha256(f"{request.key}\0{inline.compiler_version()}".encode()).hexdigest()
+        key = hashlib.sha256(f"{request.key}\0{compiler_version()}".encode()).hexdigest()
         stored = self._cache.load(key)
         if stored is not None:
             product, log = stored
@@ -154,7 +155,7 @@ class BuildService:
         fewer, all_of_them = (
             inline.compile_command(request, "/job/product.so", "/in/kernel.cpp", fewer=fewer) for fewer in (True, False)
         )
-        compiler = f"{shlex.join(fewer)}\0{inline.compiler_version()}\0{inline.torch_version()}\0{headers_digest()}"
+        compiler = f"{shlex.join(fewer)}\0{compiler_version()}\0{inline.torch_version()}\0{headers_digest()}"
         key = hashlib.sha256(f"{request.key}\0{compiler}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
@@ -203,7 +204,7 @@ class BuildService:
         if runtime.product is None:
             return runtime
         extension = request.language == "torch_extension"
-        versions = f"{inline.compiler_version()}\0{runtime_version()}\0"
+        versions = f"{compiler_version()}\0{runtime_version()}\0"
         versions += f"{inline.torch_version()}\0{headers_digest()}" if extension else ""
         key = hashlib.sha256(f"watched\0{request.key}\0{versions}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
@@ -228,7 +229,7 @@ class BuildService:
 
     def _watching_runtime(self, started: float) -> BuildOutcome:
         """The object that watched products are linked to; it may not compile on every machine."""
-        key = hashlib.sha256(f"openmp\0{runtime_version()}\0{inline.compiler_version()}".encode()).hexdigest()
+        key = hashlib.sha256(f"openmp\0{runtime_version()}\0{compiler_version()}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
         return self._compile(key, runtime_command("/job/product.so"), runtime_files(), started)
@@ -246,7 +247,7 @@ class BuildService:
             return BuildOutcome("", None, text, time.monotonic() - started, False)
         try:
             commands = cubin_commands(request, _ARCHITECTURE)
-            compilers = f"{inline.cuda_compiler()}\0{inline.compiler_version()}\0{emulator_version()}"
+            compilers = f"{inline.cuda_compiler()}\0{compiler_version()}\0{emulator_version()}"
         except inline.BuildError as error:
             raise MissingToolError(error.message, hint="or choose another backend: --backend cpp") from None
         key = hashlib.sha256(f"{request.key}\0{_ARCHITECTURE}\0{compilers}".encode()).hexdigest()
@@ -292,7 +293,7 @@ class BuildService:
         """
         inline.cuda_flags(request.flags)
         try:
-            compilers = f"{inline.cuda_compiler()}\0{inline.compiler_version()}"
+            compilers = f"{inline.cuda_compiler()}\0{compiler_version()}"
             if request.language == "torch_cuda_extension":
                 return self._build_device_extension(request, compilers, started)
             command = inline.cubin_command(

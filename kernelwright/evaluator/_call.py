@@ -120,19 +120,20 @@ class Call:
 
 
 def flatten_outputs(result: Any) -> tuple[Any, ...]:
-    """The tensors of a result in order: a tensor, or nested tuples, lists and dicts of tensors.
+    """The tensors of a result in order: a tensor, or nested tuples, lists and dicts of tensors and of None.
 
     Raises:
-        TypeError: for anything else, and for tensor subclasses (a lazy tensor could compute after the clock).
+        TypeError: for anything else, None by itself among it, and for tensor subclasses (a lazy tensor could compute
+            after the clock).
     """
     import torch
 
     if type(result) in (torch.Tensor, torch.nn.Parameter):
         return (result,)
     if isinstance(result, tuple | list):
-        flat = tuple(t for item in result for t in flatten_outputs(item))
+        flat = tuple(t for item in result if item is not None for t in flatten_outputs(item))
     elif isinstance(result, dict):
-        flat = tuple(t for item in result.values() for t in flatten_outputs(item))
+        flat = tuple(t for item in result.values() if item is not None for t in flatten_outputs(item))
     else:
         raise TypeError(f"forward returned {type(result).__name__}; a tensor, or a tuple of tensors, is expected")
     if len(flat) > wire.MAX_OUTPUTS:
@@ -141,7 +142,7 @@ def flatten_outputs(result: Any) -> tuple[Any, ...]:
 
 
 def structure_of(result: Any) -> str:
-    """How the tensors of a result are nested: ``tensor``, ``[tensor, [tensor]]`` or ``{'key': tensor}``.
+    """How the tensors of a result are nested: ``tensor``, ``[tensor, [tensor, None]]`` or ``{'key': tensor}``.
 
     Tuples and lists are alike, and so are mappings with the same keys in the same order.
     """
@@ -149,7 +150,7 @@ def structure_of(result: Any) -> str:
         return f"[{', '.join(map(structure_of, result))}]"
     if isinstance(result, dict):
         return f"{{{', '.join(f'{key!r}: {structure_of(item)}' for key, item in result.items())}}}"
-    return "tensor"
+    return "None" if result is None else "tensor"
 
 
 # ------------------------------------------------------------------------------------------------ a module's state
@@ -205,3 +206,12 @@ def match_state(
         f"ModelNew's parameters do not correspond to Model's: no {names}; "
         "use the same names and shapes, or declare STATE_MAP = {reference name: own name}"
     )
+
+
+def renamed(
+    theirs: Sequence[wire.TensorSpec], names: Sequence[str | None], state_map: dict[str, str] | None
+) -> list[tuple[str, str]]:
+    """The reference's names and the candidate's, where they correspond by their order alone."""
+    wanted = [(state_map or {}).get(spec.name, spec.name) for spec in theirs]
+    pairs = zip(theirs, wanted, names, strict=True)
+    return [(spec.name, name) for spec, asked, name in pairs if name is not None and name != asked]

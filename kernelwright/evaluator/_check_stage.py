@@ -28,6 +28,7 @@ _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
 _GHOST_TRIALS = 3
 _AFTER_THE_FIRST = 1  # the number of a pass that is neither poisoned nor guarded
+_MOST_NAMES = 8  # of weights that were matched by their order
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
@@ -76,6 +77,11 @@ class CheckStage:
         )
         if reduced:
             progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
+        if side.renamed:
+            pairs = ", ".join(f"{theirs} -> {own}" for theirs, own in side.renamed[:_MOST_NAMES])
+            more = len(side.renamed) - _MOST_NAMES
+            text = f"{pairs}{f' and {more} more' if more > 0 else ''}; STATE_MAP in the file says it otherwise"
+            progress.note("weights-by-order", text)
         if worst.status is not None:
             raise Refused(worst.status, "check", worst.reason)
         return pool, plan

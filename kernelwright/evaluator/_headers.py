@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernelwright import inline
+from kernelwright.evaluator._native import compiler_version
 from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.sandbox import Limits, Sandbox
 
@@ -64,7 +65,7 @@ class PrecompiledHeaders:
             return {}
         text = "".join(f"#include <{name}>\n" for name in names)
         command = inline.header_command(flags, f"/in/{HEADER_NAME}", "/job/header.gch")
-        key = hashlib.sha256(f"{command}\0{text}\0{inline.compiler_version()}".encode()).hexdigest()
+        key = hashlib.sha256(f"{command}\0{text}\0{compiler_version()}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is None and self._cache.is_first_request(key):
             return {}
         header = self._make(key, text, command) if stored is None else stored[0]

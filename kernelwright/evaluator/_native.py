@@ -1,4 +1,4 @@
-"""Compiles the referee's own C files, once for each cache folder and content."""
+"""Compiles the referee's own C files, once for each cache folder and content; says which compiler there is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelwright import inline
 from kernelwright.errors import MachineError, MissingToolError
+
+_INSTALL = "install a C and C++ compiler: apt install g++"
+
+
+def compiler_version() -> str:
+    """The first line of what g++ says of its version.
+
+    Raises:
+        MissingToolError: there is no g++.
+    """
+    try:
+        return inline.compiler_version()
+    except inline.BuildError:
+        raise MissingToolError("no C++ compiler: g++ is not on PATH", hint=_INSTALL) from None
 
 
 def build_library(name: str, cache_dir: Path, flags: Sequence[str] = ("-O3",), *, source: Path | None = None) -> Path:
@@ -30,9 +45,7 @@ def build_library(name: str, cache_dir: Path, flags: Sequence[str] = ("-O3",), *
     try:
         subprocess.run([*command, "-o", str(temporary), "-"], input=text, check=True, capture_output=True)
     except FileNotFoundError:
-        raise MissingToolError(
-            f"{compiler[0]} is missing", hint="install a C and C++ compiler: apt install g++"
-        ) from None
+        raise MissingToolError(f"{compiler[0]} is missing", hint=_INSTALL) from None
     except subprocess.CalledProcessError as error:
         raise MachineError(f"{file.name} could not be built: {error.stderr.decode()[-500:]}") from None
     temporary.replace(path)

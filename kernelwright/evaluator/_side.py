@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator import _wire as wire
-from kernelwright.evaluator._client import Client, Failure, WorkerFailed
+from kernelwright.evaluator._client import Client, Failure, WorkerFailed, readable
 from kernelwright.evaluator._clock import Door, Window
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._rest import Watch
@@ -25,6 +25,7 @@ from kernelwright.sandbox import SharedMemory
 SETUP_TIMEOUT_S = 60.0
 _UNTIL_IT_COMES_S = 0.0002
 _DYING_S = 0.25  # within which a killed worker is gone, large as it may be
+_NAME_CHARS = 80  # of a name that a worker tells
 
 
 class Reading(NamedTuple):
@@ -55,6 +56,7 @@ class Side:
         self._pool: Pool | None = None
         self._written: SharedMemory | None = None
         self._places: list[Place] | None = None
+        self.renamed: list[tuple[str, str]] = []  # names of the reference's tensors and its own, found by order alone
 
     # ------------------------------------------------------------------------------------------ setting up
 
@@ -89,6 +91,7 @@ class Side:
                 state=[wire.spec_to_json(s) for s in variant.state],
                 required=list(variant.required),
             )
+        self.renamed = _pairs(reply.get("renamed"))
         if not variant.plan.buffers:  # those are put back before each call, to what the worker believes
             needed = [spec.name in variant.required for spec in variant.state]
             self._places = places_from_claims(reply.get("places"), variant.state, needed)
@@ -294,3 +297,10 @@ class Side:
         if self._written is not None:
             self._written.close()
             self._written = None
+
+
+def _pairs(claim: Any) -> list[tuple[str, str]]:
+    """Pairs of names as a worker tells them, which may be anything."""
+    pairs = claim if isinstance(claim, list) else []
+    told = (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2)
+    return [(readable(one)[:_NAME_CHARS], readable(other)[:_NAME_CHARS]) for one, other in told]

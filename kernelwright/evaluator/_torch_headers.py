@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kernelwright import inline
 from kernelwright.errors import KernelwrightError
+from kernelwright.evaluator._native import compiler_version
 from kernelwright.sandbox import Limits, Mount, Sandbox
 
 __all__ = ["PREAMBLE", "TorchHeaders", "headers_digest"]
@@ -118,7 +119,7 @@ class TorchHeaders:
 
     def _folder(self, flags: Sequence[str]) -> Path:
         command = inline.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
-        content = f"{command}\0{headers_digest()}\0{inline.compiler_version()}\0{inline.torch_version()}"
+        content = f"{command}\0{headers_digest()}\0{compiler_version()}\0{inline.torch_version()}"
         content += f"\0{inline.processor()}"
         return self._root / hashlib.sha256(content.encode()).hexdigest()
 

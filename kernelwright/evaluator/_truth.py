@@ -562,9 +562,13 @@ def reference_error(
     where = "" if failure.line is None else f", line {failure.line}"
     whose = "the reference's worker " if failure.kind == "died" else ""
     variant = f" (variant {dict(constants)})" if constants else ""
+    message, hint = f"{whose}{failure.message}{said}", "the reference itself does not work; mend the problem file"
+    if failure.kind == "died" and failure.exit is not None and failure.exit.reason == "oom":
+        message = "the reference takes more memory than a worker may have (memory_bytes)"
+        hint = "raise it by --set memory_bytes=16GiB, or use smaller sizes: --fit, P@NAME=VALUE"
     return InvalidReferenceError(
-        f"{problem.id}{where}: {whose}{failure.message}{said}{variant}",
-        hint="the reference itself does not work; mend the problem file",
+        f"{problem.id}{where}: {message}{variant}",
+        hint=hint,
         problem=problem.id,
         line=failure.line,
         stage=failure.phase,

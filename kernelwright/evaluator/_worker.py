@@ -29,6 +29,7 @@ from kernelwright.evaluator._call import (
     flatten_outputs,
     match_state,
     module_state,
+    renamed,
     state_layout,
     structure_of,
 )
@@ -236,8 +237,9 @@ class Runner:
         arena = Mapped(fds[0], stride * count, writable=False)
         with blamed("weights", self.filename):
             own = dict(module_state(self.model))
+            state_map = getattr(self.module, "STATE_MAP", None)
             try:
-                names = match_state(specs, state_layout(self.model), required, getattr(self.module, "STATE_MAP", None))
+                names = match_state(specs, state_layout(self.model), required, state_map)
             except StateMismatch as mismatch:
                 raise Fault("weights", "StateMismatch", str(mismatch)) from None
             found = [(spec, own[name]) for spec, name in zip(specs, names, strict=True) if name is not None]
@@ -249,8 +251,9 @@ class Runner:
             self.take_weights(0)
             self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
             if self.memory is not None:  # nobody but this process can write there
-                return {"places": None}
-            return {"places": [_place(self.named.get(spec.name), spec) for spec in specs]}
+                return {"places": None, "renamed": renamed(specs, names, state_map)}
+            places = [_place(self.named.get(spec.name), spec) for spec in specs]
+            return {"places": places, "renamed": renamed(specs, names, state_map)}
 
     def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
         """Tensors of a class of their own would run its code while weights are copied, when no clock runs."""

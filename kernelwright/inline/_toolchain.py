@@ -30,8 +30,9 @@ __all__ = [
     "header_command",
 ]
 
-# By its last word a kernel calls its own function, and not one of the same name in libc or in the interpreter.
-BASE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wl,-Bsymbolic-functions")
+BASE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+# A kernel calls its own function, and not one of the same name in libc or in the interpreter.
+_OWN_FIRST = "-Wl,-Bsymbolic-functions"
 LOG_LIMIT = 4096
 
 
@@ -51,7 +52,7 @@ def cpp_command(compiler: str, flags: Sequence[str], source: str, out: str) -> l
     """The compiler's command line for a C-ABI library (libraries after the source, as the linker wants them)."""
     options = [flag for flag in flags if not flag.startswith("-l")]
     libraries = [flag for flag in flags if flag.startswith("-l")]
-    return [compiler, *BASE_FLAGS, *options, "-o", out, source, *libraries]
+    return [compiler, *BASE_FLAGS, _OWN_FIRST, *options, "-o", out, source, *libraries]
 
 
 def header_command(flags: Sequence[str], source: str, out: str) -> list[str]:
@@ -134,7 +135,7 @@ def _compile(command: list[str], folder: str) -> None:
 
 def build_locally(source: str, flags: tuple[str, ...]) -> str:
     """Compile a C-ABI source on this machine, for this machine; returns the library's path."""
-    parts = {"flags": [*BASE_FLAGS, *flags]}
+    parts = {"flags": [*BASE_FLAGS, _OWN_FIRST, *flags]}
     return build_cached(parts, source, lambda path, out: cpp_command("g++", flags, path, out))
 
 

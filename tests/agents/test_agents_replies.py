@@ -65,6 +65,30 @@ def test_json_in_a_fence_is_json(asking):
     assert answer.value.plan == "unroll"
 
 
+KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
+USABLE = {
+    "thoughts before it": f"<think>\nhm {{not json}}\n</think>\n\n{json.dumps(GOOD)}",
+    "thoughts before a fence": f"<think>```python\nclass ModelNew: pass\n```</think>\n```json\n{json.dumps(GOOD)}\n```",
+    "prose around it": f"Here you are:\n\n{json.dumps(GOOD)}\n\nIt is fast.",
+    "the last of two": f'{{"plan": "draft"}}\nNo, better:\n{json.dumps(GOOD, indent=1)}',
+}
+
+
+@pytest.mark.parametrize("text", USABLE.values(), ids=USABLE)
+def test_an_object_among_other_text_is_found(asking, text):
+    answer, provider = asking(text)
+    assert answer.value == KernelReply(**GOOD)
+    assert len(provider.requests) == 1
+
+
+def test_one_fenced_kernel_is_taken_for_the_object(asking):
+    answer, _ = asking(f"Sure! Unroll it:\n\n```python\n{KERNEL}```\n\nIt fuses everything.")
+    assert answer.value == KernelReply(plan="Sure! Unroll it:", source=KERNEL)
+    two = f"```python\n{KERNEL}```\nor\n```python\n{KERNEL}```\n"
+    answer, provider = asking(two, GOOD)
+    assert len(provider.requests) == 2
+
+
 BAD = {
     "no json": "Here is your kernel: import torch",
     "code outside the schema": "```python\nimport torch\n```",

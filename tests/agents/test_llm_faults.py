@@ -47,6 +47,17 @@ def closing(server, spec, timeout_s=30.0):
 
 
 @pytest.mark.parametrize(
+    "answer", [Raw(b'{"id": "x"}', "application/json"), Raw(b"<html>", "text/html; charset=utf-8")]
+)
+def test_an_answer_that_is_no_stream_is_rejected_and_costs_nothing(spec, answer):
+    with serve(lambda asked: answer) as server, closing(server, spec) as asked:
+        found = fault_of(asked)
+    assert (found.kind, found.may_be_billed) == ("rejected", False)
+    assert "no " in found.message
+    assert answer.content_type.partition(";")[0] in found.message or "no choices" in found.message
+
+
+@pytest.mark.parametrize(
     ("fault", "kind"),
     [
         (rate_limited(), "rate-limit"),
@@ -73,7 +84,6 @@ def closing(server, spec, timeout_s=30.0):
         (Cut(broken=True), "cut-stream"),
         (Cut(broken=False), "cut-stream"),
         (Raw(b""), "cut-stream"),
-        (Raw(b'{"id": "no stream at all"}', "application/json"), "cut-stream"),
         (Raw(b"event: message_start\ndata: {oops\n\n"), "cut-stream"),
         (Raw(b"event: message_start\ndata: \xff\xfe\n\n"), "cut-stream"),
         (Raw(b"event: message_start\ndata: 5\n\n"), "cut-stream"),

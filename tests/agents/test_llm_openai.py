@@ -7,9 +7,10 @@ import json
 
 import httpx2
 import pytest
-from llm_asking import SCHEMA, fault_of, provider, request
+from llm_asking import SCHEMA, fault_of, provider, request, settings_for
 from llm_server import Answer, Asked, Raw, Refusal, StreamError, not_supported, serve
 
+from kernelwright.agents.llm import metered_provider
 from kernelwright.agents.llm._openai import OpenAIProvider
 from kernelwright.errors import UsageError
 
@@ -173,7 +174,13 @@ def choice(finish: str | None = None, **delta) -> dict:
 
 @pytest.mark.parametrize(
     ("finish", "stop"),
-    [("stop", "complete"), ("eos", "complete"), ("length", "length"), ("content_filter", "refused")],
+    [
+        ("stop", "complete"),
+        ("eos", "complete"),
+        ("end_turn", "complete"),
+        ("length", "length"),
+        ("content_filter", "refused"),
+    ],
 )
 def test_why_it_stopped(finish, stop):
     with serve(lambda asked: chunks(choice(content="{}"), choice(finish))) as server, closing(server) as asked:
@@ -196,6 +203,54 @@ def test_why_it_stopped(finish, stop):
 def test_replies_that_are_none(parts):
     with serve(lambda asked: chunks(*parts)) as server, closing(server) as asked:
         assert fault_of(asked).kind == "cut-stream"
+
+
+def test_a_whole_reply_is_taken_where_a_stream_was_asked_for():
+    usage = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
+    said = {"role": "assistant", "content": "{}"}
+    body = {"model": "m", "choices": [{"index": 0, "message": said, "finish_reason": "stop"}], "usage": usage}
+    whole = Raw(json.dumps(body).encode(), "application/json; charset=utf-8")
+    with serve(lambda asked: whole) as server, closing(server) as asked:
+        reply = asked.send(request())
+    assert (reply.text, reply.stop, reply.model, reply.usage) == ("{}", "complete", "m", (9, 4, 0, 0, 0))
+
+
+PAGE = Raw(b"<!doctype html><title>hello</title>", "text/html")
+NO_REPLIES = {
+    "a web page": (PAGE, "rejected", "text/html, no event stream: is the base URL right?", False),
+    "an error": ({"error": {"message": "no such thing"}}, "rejected", "no such thing", False),
+    "an error with a status": ({"error": {"message": "gone", "code": 502}}, "server-error", "gone", False),
+    "no money": ({"error": {"message": "pay", "code": "insufficient_quota"}}, "credentials", "pay", False),
+    "no choices": ({"choices": []}, "rejected", "no choices", False),
+    "no choices, counted": (
+        {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
+        "rejected",
+        "no choices",
+        True,
+    ),
+    "no object": ([1], "rejected", "application/json, no event stream", False),
+    "a broken one": (
+        {"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]},
+        "cut-stream",
+        "cannot be read",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "kind", "words", "billed"), NO_REPLIES.values(), ids=NO_REPLIES)
+def test_an_answer_that_is_no_stream_says_what_it_is(answer, kind, words, billed):
+    raw = answer if isinstance(answer, Raw) else Raw(json.dumps(answer).encode(), "application/json")
+    with serve(lambda asked: raw) as server, closing(server) as asked:
+        fault = fault_of(asked)
+    assert (fault.kind, fault.may_be_billed) == (kind, billed), fault.message
+    assert words in fault.message
+
+
+def test_a_short_key_is_no_secret_and_blanks_nothing_out():
+    with serve(lambda asked: Refusal(400, "Unexpected fields: none", "invalid_request_error")) as server:
+        with contextlib.closing(metered_provider(SPEC, settings_for(server), {"OPENAI_API_KEY": "x"})) as asked:
+            assert "Unexpected fields: none" in fault_of(asked).message
 
 
 def test_usage_as_other_servers_say_it():

@@ -109,6 +109,12 @@ def test_a_candidate_from_a_file_keeps_its_exact_bytes(tmp_path):
         read_candidate(tmp_path / "none.py", problem)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_candidate(tmp_path):
+    path = tmp_path / "candidate.py"
+    path.write_text("x = 1\n", encoding="utf-8-sig")
+    assert read_candidate(path, make_problem()).source == "x = 1\n"
+
+
 def test_optimize_returns_the_module_itself_where_nothing_is_faster(settings):
     import torch
 

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "campaign"))
 
 from campaign_models import well_behaved
-from llm_server import serve
+from llm_server import Refusal, serve
 
 BUDGET = ("--max-tokens", "10000000")
 
@@ -151,6 +151,19 @@ def test_a_mailbox_names_the_file_that_is_awaited(terminal, problem_file, tmp_pa
     os.utime(reply, (0, 0))
     terminal("resume", "last")
     assert terminal.json("runs", "show", "last")["problems"][0]["state"] == "done"
+
+
+def test_a_generation_without_samples_says_why_and_fails(terminal, problem_file, monkeypatch):
+    refusal = Refusal(404, "the model `nosuch` does not exist", "not_found_error")
+    with serve(lambda asked: refusal) as serving:
+        monkeypatch.setenv("KERNELWRIGHT_OPENAI_BASE_URL", serving.openai_base_url)
+        words = ("bench", "generate", "mine", problem_file, "--coder", "openai:nosuch", "--samples", "3", *BUDGET)
+        done = terminal(*words, code=1)
+        assert len(serving.asked) == 1, "what was refused as such is not asked again"
+    assert "does not exist" in done.stderr
+    assert "next time" not in done.stderr
+    assert "0 samples, 0 kernels, 3 not answered" in done.stdout
+    assert "judge them" not in done.stdout
 
 
 def test_a_missing_key_is_named(terminal, problem_file, monkeypatch):

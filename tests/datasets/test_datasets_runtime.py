@@ -62,6 +62,7 @@ def test_source_and_tracebacks_work_without_a_file(good):
 def test_outputs_are_flattened(good):
     source = good.replace("return x * self.weight", "return x, [x + 1], {'z': x + 2}")
     assert len(run(source)) == 3
+    assert len(run(good.replace("return x * self.weight", "return x, None, {'y': None, 'z': x + 2}"))) == 2
 
 
 FAULTS = [
@@ -80,7 +81,7 @@ FAULTS = [
     ("return [FEATURES]", "return FEATURES", "def get_init", "get_init_inputs", "returned int"),
     ("return x * self.weight", "return x @ x", "x @", "forward", "RuntimeError"),
     ("return x * self.weight", "pass", "def forward", "forward", "returned nothing"),
-    ("return x * self.weight", "return x, None", "def forward", "forward", "returned nothing where a tensor"),
+    ("return x * self.weight", "return None, [None]", "def forward", "forward", "forward returned nothing"),
     ("return x * self.weight", "return 3", "def forward", "forward", "a int where a tensor"),
     ("return x * self.weight", "return []", "def forward", "forward", "forward returned nothing"),
 ]

@@ -46,6 +46,44 @@ def test_unusable_references(referee, made, says, line):
     assert says in evaluation.verdict.reason
 
 
+DOUBLED = '''
+import torch
+from torch import nn
+
+from kernelwright.inline import cpp
+
+lib = cpp(r"""
+#include <cstdint>
+extern "C" void doubled(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] = x[i] > 0 ? 2 * x[i] : 0;
+}
+""")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.doubled(x, y, x.numel())
+        return RETURNED
+'''
+
+
+@pytest.mark.untimed
+def test_none_among_outputs_is_part_of_their_structure(referee):
+    made = problem("return torch.relu(x) * 2, None")
+    with referee.open(made) as session:
+
+        def judge(returned: str):
+            source = DOUBLED.replace("RETURNED", returned)
+            return session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), time=False).verdict
+
+        right = judge("y, None")
+        assert right.passed, right.reason
+        wrong = [judge(returned) for returned in ("y, x", "y", "(y,)")]
+        assert [verdict.status for verdict in wrong] == [Status.INCORRECT_SHAPE] * 3
+        assert "forward returns [tensor], [tensor, None] expected" in wrong[2].reason
+
+
 def test_a_scalar_output_can_be_timed(referee):
     made = problem("return (x * x).mean()")
     control = made.source.replace("class Model(", "class ModelNew(")

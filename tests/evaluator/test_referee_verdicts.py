@@ -8,10 +8,11 @@ import pytest
 from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
-from kernelwright.errors import InvalidReferenceError
+from kernelwright.errors import InvalidReferenceError, MissingToolError
 from kernelwright.evaluator import Referee, _truth
 from kernelwright.evaluator._check_stage import CheckStage
 from kernelwright.evaluator._timing import ReadTimes, Turns
+from kernelwright.inline import BuildError
 from kernelwright.records import Candidate, Stage, Status
 
 
@@ -231,6 +232,17 @@ def test_a_kernel_that_does_not_compile(judge_softmax):
 
 
 @pytest.mark.untimed
+def test_without_a_compiler_nobody_is_judged(judge_softmax, monkeypatch):
+    def missing():
+        raise BuildError("no usable C++ compiler")
+
+    monkeypatch.setattr("kernelwright.inline.compiler_version", missing)
+    with pytest.raises(MissingToolError, match="g\\+\\+ is not on PATH") as caught:
+        judge_softmax(candidate("y.mul_(1.0);"), time=False)
+    assert "apt install" in caught.value.hint
+
+
+@pytest.mark.untimed
 def test_a_swallowed_build_failure_is_still_one(judge_softmax):
     hidden = candidate(top="try:\n    cpp('nonsense')\nexcept Exception:\n    pass")
     refused(judge_softmax(hidden), Status.COMPILE_ERROR, "build")
@@ -275,6 +287,33 @@ class ModelNew(nn.Module):
     wrong = honest.replace("features, 48", "features, 47")
     verdict = refused(judge_linear(wrong), Status.RUNTIME_ERROR, "build")
     assert "linear.weight" in verdict.reason
+
+
+@pytest.mark.untimed
+def test_weights_that_are_matched_by_their_order_are_told(judge_linear):
+    source = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.weights = nn.Parameter(torch.empty(48, features))
+        self.offsets = nn.Parameter(torch.empty(48))
+
+    def forward(self, x):
+        return torch.relu(torch.nn.functional.linear(x, self.weights, self.offsets))
+"""
+
+    def told(text: str) -> list[str]:
+        verdict = judge_linear(text, control=True, time=False).verdict
+        assert verdict.passed, verdict.reason
+        return [found.evidence for found in verdict.findings if found.rule == "weights-by-order"]
+
+    (evidence,) = told(source)
+    assert "linear.weight -> weights, linear.bias -> offsets" in evidence
+    assert "STATE_MAP" in evidence
+    assert told(source + 'STATE_MAP = {"linear.weight": "weights", "linear.bias": "offsets"}\n') == []
 
 
 @pytest.mark.untimed

@@ -20,7 +20,7 @@ class ModelFault(KernelwrightError):
     """A request that got no reply.
 
     ``data`` holds ``kind``; ``spec`` (``provider:model``); ``retry_after_s`` and ``status`` where the provider said so;
-    and ``begun``, which is true where a reply had begun before the fault.
+    ``begun``, which is true where a reply had begun before the fault; and ``unbilled`` where nobody worked on one.
     """
 
     exit_code = 3
@@ -39,6 +39,8 @@ class ModelFault(KernelwrightError):
     @property
     def may_be_billed(self) -> bool:
         """Whether somebody may have to pay for it: a model that is overloaded halfway has worked nevertheless."""
+        if self.data.get("unbilled"):
+            return False
         return self.kind not in UNBILLED or bool(self.data.get("begun"))
 
 

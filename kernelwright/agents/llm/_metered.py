@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar
@@ -13,12 +14,14 @@ from typing import Any, ClassVar
 import httpx2
 
 from kernelwright.agents.llm._connections import Connections, end_by
-from kernelwright.agents.llm._translate import Service, Unreadable, model_fault
+from kernelwright.agents.llm._translate import NoStream, Service, Unreadable, model_fault
 from kernelwright.agents.llm._types import Parameters, Reply, Request, Stop, Usage
 from kernelwright.errors import UsageError
 
 CONNECT_TIMEOUT_S = 10.0
 NO_KEY = "none"  # what servers that want no key are sent, since the SDKs insist on one
+_NO_STREAMS = frozenset({"application/json", "text/html"})
+_SHORTEST_SECRET = 8  # characters: shorter keys are words that local servers take, and stand in other words as well
 
 
 @dataclass
@@ -71,9 +74,7 @@ class MeteredProvider(ABC):
             max_retries=0,  # retries are the budget's matter, which has to reserve for each
             http_client=self._connections.client if self._connections is not None else http_client,
         )
-        self._service = Service(
-            f"{self.name}:{model}", base_url, self.key_name, self.sdk, (api_key,) if api_key else (), timeout_s
-        )
+        self._service = Service(f"{self.name}:{model}", base_url, self.key_name, self.sdk, _secrets(api_key), timeout_s)
 
     @abstractmethod
     def _make_client(self, **arguments: Any) -> Any:
@@ -86,6 +87,14 @@ class MeteredProvider(ABC):
     @abstractmethod
     def _read(self, event: Any, draft: Draft) -> str:
         """The text of one event, which may be empty; all else of it goes into ``draft``."""
+
+    def _whole(self, body: Mapping[str, Any], draft: Draft) -> str:
+        """The text of a reply that came as one object although a stream was asked for.
+
+        Raises:
+            NoStream: it is no reply.
+        """
+        raise NoStream("the answer is application/json, no event stream", body)
 
     def send(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Reply:
         """The reply to one request: asked once, never retried.
@@ -126,8 +135,12 @@ class MeteredProvider(ABC):
     def _pieces(self, request: Request, draft: Draft, deadline: float) -> Generator[str, None, None]:
         stream = self._open(request)
         with stream:
-            draft.begun = True
             end_by(stream.response, deadline)
+            kind = str(stream.response.headers.get("content-type", "")).partition(";")[0].strip().lower()
+            if kind in _NO_STREAMS:
+                yield self._answer(stream.response, kind, draft)
+                return
+            draft.begun = True
             for event in _sound(stream):
                 try:
                     piece = self._read(event, draft)
@@ -135,11 +148,26 @@ class MeteredProvider(ABC):
                     raise Unreadable("an event lacks what its kind has") from error
                 yield piece
 
+    def _answer(self, response: Any, kind: str, draft: Draft) -> str:
+        """The text of an answer that is no stream."""
+        try:
+            body = json.loads(response.read()) if kind == "application/json" else None
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise NoStream(f"the answer is {kind}, no event stream: is the base URL right?")
+        if body.get("error"):
+            raise NoStream("the answer is an error", body)
+        try:
+            return self._whole(body, draft)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise Unreadable("the answer lacks what a reply has") from error
+
     def _next(self, pieces: Iterator[str], draft: Draft) -> str | None:
         """The next piece, None at the end. What is raised has no context: those of the SDKs hold the key."""
         try:
             return next(pieces, None)
-        except (self.sdk_error, httpx2.HTTPError, Unreadable, OSError) as error:
+        except (self.sdk_error, httpx2.HTTPError, Unreadable, NoStream, OSError) as error:
             fault = model_fault(error, self._service, begun=draft.begun, closed=self._closed)
         except RuntimeError as error:  # what the client says of itself once it is closed
             if not self._closed:
@@ -150,6 +178,11 @@ class MeteredProvider(ABC):
     @property
     def _closed(self) -> bool:
         return self._connections is not None and self._connections.closed
+
+
+def _secrets(key: str | None) -> tuple[str, ...]:
+    """What is never to be shown."""
+    return (key,) if key and len(key) >= _SHORTEST_SECRET else ()
 
 
 def _sound(stream: Iterable[Any]) -> Iterator[Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
+from openai.types.chat import ChatCompletion
 
 from kernelwright.agents.llm._metered import Draft, MeteredProvider, count
-from kernelwright.agents.llm._translate import Unreadable, error_body
+from kernelwright.agents.llm._translate import NoStream, Unreadable, error_body
 from kernelwright.agents.llm._types import Parameters, Request, Stop, Usage
 from kernelwright.errors import UsageError
 
@@ -17,6 +19,8 @@ _STOPS: dict[str, Stop] = {
     "stop": "complete",
     "eos": "complete",
     "stop_sequence": "complete",
+    "end_turn": "complete",
+    "eos_token": "complete",
     "length": "length",
     "content_filter": "refused",
 }
@@ -105,16 +109,36 @@ class OpenAIProvider(MeteredProvider):
             return ""
         choice = event.choices[0]
         if choice.finish_reason:
-            if choice.finish_reason not in _STOPS:
-                raise Unreadable(f"the model stopped for {choice.finish_reason!r}")
-            draft.stop = _STOPS[choice.finish_reason]
-        if choice.delta is None:
-            return ""
-        draft.refused |= bool(choice.delta.refusal)
-        text = choice.delta.content or choice.delta.refusal or ""
-        if not isinstance(text, str):
-            raise TypeError("text is wanted")
-        return text
+            draft.stop = _stop(choice.finish_reason)
+        return _text(choice.delta, draft)
+
+    def _whole(self, body: Mapping[str, Any], draft: Draft) -> str:
+        completion = ChatCompletion.construct(**body)
+        draft.begun = completion.usage is not None  # somebody counts what it took
+        if not completion.choices:
+            raise NoStream("the answer has no choices", body)
+        draft.begun, draft.model = True, str(body.get("model") or "")
+        draft.usage = None if completion.usage is None else _usage(completion.usage)
+        choice: Any = completion.choices[0]  # of a server that may leave anything out
+        draft.stop = _stop(choice.finish_reason or "stop")
+        return _text(choice.message, draft)
+
+
+def _stop(reason: str) -> Stop:
+    if reason not in _STOPS:
+        raise Unreadable(f"the model stopped for {reason!r}")
+    return _STOPS[reason]
+
+
+def _text(part: Any, draft: Draft) -> str:
+    """The text of a delta or of a message; None is neither."""
+    if part is None:
+        return ""
+    draft.refused |= bool(part.refusal)
+    text = part.content or part.refusal or ""
+    if not isinstance(text, str):
+        raise TypeError("text is wanted")
+    return text
 
 
 def _refused(error: openai.APIStatusError, without: frozenset[str]) -> str | None:

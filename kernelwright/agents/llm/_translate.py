@@ -55,6 +55,18 @@ class Unreadable(Exception):
     """A reply that doesn't have the form that its vendor's interface promises."""
 
 
+class NoStream(Exception):
+    """An answer that is no stream of events and no reply either: a web page, an error, a reply without a choice.
+
+    Attributes:
+        body: the JSON that it is, None for anything else.
+    """
+
+    def __init__(self, message: str, body: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.body = body
+
+
 class ErrorBody(NamedTuple):
     """What a vendor says about an error: ``names`` are its types and codes, ``param`` the parameter at fault."""
 
@@ -91,6 +103,8 @@ def model_fault(error: Exception, service: Service, *, begun: bool, closed: bool
         kind, what = "connection", "the connection was closed on this side"
     elif isinstance(error, service.sdk.APITimeoutError | httpx2.TimeoutException):
         kind, what = "timeout", f"no reply within {service.timeout_s:g} s"
+    elif isinstance(error, NoStream):
+        kind, what = _kind_of_answer(said.names), "no reply"
     elif status is not None:
         kind, what = _kind_of_status(status, said.names), f"error {status}"
     elif said.message or said.names:
@@ -101,7 +115,9 @@ def model_fault(error: Exception, service: Service, *, begun: bool, closed: bool
         kind, what = "connection", f"no connection to {service.base_url}"
     detail = said.message or _cause(error)
     message = f"{service.spec}: {what}{': ' + detail if detail else ''}"
-    data = {"status": status, "retry_after_s": _retry_after_s(error)}
+    data: dict[str, Any] = {"status": status, "retry_after_s": _retry_after_s(error)}
+    if isinstance(error, NoStream) and not begun:
+        data["unbilled"] = True
     return ModelFault(
         _without_secrets(message, service.secrets),
         hint=_hint(kind, service),
@@ -137,6 +153,13 @@ def _kind_in_stream(names: frozenset[str]) -> FaultKind:
     return "server-error"
 
 
+def _kind_of_answer(names: frozenset[str]) -> FaultKind:
+    """The kind of an answer that is no stream: what it says of itself; else asking again gives the same."""
+    kind = _kind_in_stream(names)
+    known = any(name in _SPENT or name in _OF_NAME or re.fullmatch(r"[45]\d\d", name) for name in names)
+    return kind if known else "rejected"
+
+
 def _retry_after_s(error: Exception) -> float | None:
     """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (seconds or an HTTP date)."""
     response = getattr(error, "response", None)
@@ -164,7 +187,7 @@ def _cause(error: Exception) -> str:
     innermost: BaseException = error
     while innermost.__cause__ is not None:
         innermost = innermost.__cause__
-    if isinstance(innermost, httpx2.HTTPError | OSError | Unreadable):
+    if isinstance(innermost, httpx2.HTTPError | OSError | Unreadable | NoStream):
         return str(innermost)
     return ""
 

@@ -79,7 +79,7 @@ def read_text(path: Path) -> str:
         if path.stat().st_size > MAX_FILE_BYTES:
             limit = f"{MAX_FILE_BYTES / 1e6:.0f} MB"
             raise UsageError(f"{path} is larger than {limit}", hint="move data out of the file")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", hint="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
