@@ -186,8 +186,14 @@ class _Run:
         if not self.inputs:
             return
         changed = [_perturbed(a, b) for a, b in zip(self.inputs, self.redrawn, strict=True)]
-        if _alike(base, self.run(changed)):
+        other = self.run(changed)
+        if _alike(base, other):
             yield _finding("constant-output", "error", "the output is the same for different inputs")
+            return
+        shapes = [[list(output.shape) for output in outputs] for outputs in (base, other)]
+        if shapes[0] != shapes[1] and _shapes(changed) == _shapes(self.inputs):
+            message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
+            yield _finding("shape-of-data", "error", f"{message}; return a tensor whose shape follows from theirs")
             return
         for position, value in enumerate(changed):
             if value is self.inputs[position]:
@@ -282,6 +288,10 @@ def _perturbed(value: Any, redrawn: Any) -> Any:
     if value.dtype == torch.bool:
         return ~value
     return value * 1.1 + 0.1 if value.is_floating_point() else value
+
+
+def _shapes(values: Sequence[Any]) -> list[Any]:
+    return [value.shape if isinstance(value, torch.Tensor) else None for value in values]
 
 
 def _alike(first: Tensors, second: Tensors, *, exact: bool = False) -> bool:

@@ -470,6 +470,10 @@ class OracleSession:
         for item in reply["outputs"]:
             truths.append(self._make_truth(item, arrays[at : at + item["tensors"]], variant.outputs[len(truths)].dtype))
             at += item["tensors"]
+        shapes = [list(spec.shape) for spec in variant.outputs], [list(truth.exact.shape) for truth in truths]
+        if shapes[0] != shapes[1]:
+            message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
+            raise self._invalid(f"{message}; return a tensor whose shape follows from theirs", "truth")
         self._keep(data, *(array for t in truths for array in (t.low, t.exact, t.scale)))
         return Trial(distribution, len(variant.weights) - 1, data, int(reply["reduction"]), tuple(truths))
 

@@ -272,6 +272,12 @@ def test_an_input_without_influence_is_named(well):
     assert "input y" in run(source)["input-unused"].message
 
 
+def test_an_output_whose_shape_depends_on_the_data_is_an_error(well):
+    found = run(well.replace(BODY, "return x[x[:, 0] > 0] * 2"))["shape-of-data"]
+    assert found.severity == "error"
+    assert "depends on the values of the inputs" in found.message
+
+
 def test_an_input_that_never_varies_is_perturbed(well):
     source = well.replace("def forward(self, x)", "def forward(self, x, keep)")
     source = source.replace(BODY, "return torch.tanh(x * self.weight).masked_fill(~keep, 3.0)")

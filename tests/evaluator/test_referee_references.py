@@ -29,11 +29,12 @@ def problem(forward: str, head: str = HEAD, tail: str = TAIL):
         (problem("return torch.rand_like(x)"), "random", None),
         (problem("y = None\n        return y"), "nothing", None),
         (problem("return x @ x @ x.nonsense"), "nonsense", 8),
+        (problem("return x[x[:, 0] > 0] * 2"), "depends on the values of the inputs", None),
         (problem("return torch.relu(x)").model_copy(update={"meta": RANDOM}), "does not depend on the generator", None),
         (problem("return x", head="import not_a_package\n" + HEAD), "not_a_package", 1),
         (problem("return x", tail=TAIL.replace("torch.randn(8, 8)", "1 / 0")), "ZeroDivisionError", 12),
     ],
-    ids=["random", "nothing", "raises", "not random", "missing package", "inputs"],
+    ids=["random", "nothing", "raises", "shape of data", "not random", "missing package", "inputs"],
 )
 def test_unusable_references(referee, made, says, line):
     with pytest.raises(InvalidReferenceError) as caught:
