@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _NoAnswer(Exception):
-    """A sample that was asked for and that nobody answered; ``final`` where asking again changes nothing."""
+    """A request for a sample that got no answer. ``final``: asking again changes nothing."""
 
     def __init__(self, message: str, *, final: bool) -> None:
         ending = "this problem is not asked again now" if final else "it is asked for again next time"

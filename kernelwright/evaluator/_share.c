@@ -212,8 +212,8 @@ static int read_place(const Sampler *s, int tid, Place *to) {
   return 0;
 }
 
-/* Keep where a task was when it started a thread: what the thread does before and after its own function, it does for
- * whoever started it. The new task may not have been heard of yet. */
+/* Keep where a task was when it started a thread: its time before and after its own function counts for
+ * the code that started it. The new task may not have been heard of yet. */
 static void keep_origin(Sampler *s, int starter) {
   unsigned long tid = 0;
   if (ptrace(PTRACE_GETEVENTMSG, starter, NULL, &tid) || tid == 0) return;

@@ -10,9 +10,9 @@ nothing on its stack: then the first word there says. Else the sample goes to th
 upwards, that points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return
 addresses of calls long past, and a caller more than 4 KB up the stack is not found.
 
-Threads are traced from their first instruction on: some live for less time than lies between two looks. What the C
-library does to begin and to end a thread, it does for whoever started the thread: the starter's registers and stack at
-that moment are kept beside the thread's samples.
+Threads are traced from their first instruction on: some live for less time than lies between two looks. The time
+in which the C library begins and ends a thread counts for the code that started it: the starter's registers and stack
+at that moment are kept beside the thread's samples.
 
 What a contestant can do about it: lay out its stack as it likes; write over a library's code in its own memory, which
 still counts as that library; notice that it is sampled (each sample takes tens of microseconds; where it shares the

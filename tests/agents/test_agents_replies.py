@@ -89,6 +89,15 @@ def test_one_fenced_kernel_is_taken_for_the_object(asking):
     assert len(provider.requests) == 2
 
 
+def test_what_a_model_only_thought_of_is_no_answer(asking):
+    fence = f"```python\n{KERNEL}```"
+    answer, provider = asking(f"<think>\n{fence}\n</think>\nThis one:\n{fence}\n")
+    assert (answer.value, len(provider.requests)) == (KernelReply(plan="This one:", source=KERNEL), 1)
+    answer, provider = asking(f"<think>\n{json.dumps(GOOD)}\n</think>\n", GOOD)
+    assert len(provider.requests) == 2
+    assert "it is empty" in provider.requests[1].messages[2].text
+
+
 BAD = {
     "no json": "Here is your kernel: import torch",
     "code outside the schema": "```python\nimport torch\n```",

@@ -31,7 +31,9 @@ class Draws:
 
 
 @pytest.mark.parametrize("elements", [1024, 8192], ids=["small", "large"])
-def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements):
+def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements, monkeypatch):
+    # By chance two moves of a large slot cancel, once in 8,192: these draws have no such pair.
+    monkeypatch.setattr("kernelwright.evaluator._pool.secrets", SimpleNamespace(randbits=lambda bits: 5))
     source, rng = Draws(), np.random.default_rng(4)
     spec = TensorSpec("x", "float32", (elements,), (1,))
     pool = Pool(SimpleNamespace(inputs=(spec,), slot_bytes=4 * elements), source, SLOTS)
@@ -48,7 +50,7 @@ def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements):
         assert len(changed) == 2 * CALLS
         shown = {float(value) for value in contents[changed, 7]}
         assert len(shown) == 2 * CALLS, "each is another"
-        assert len(shown & seen) <= 1, "and none was there before, but where two moves of a large slot cancel"
+        assert not shown & seen, "and none was there before"
         seen |= shown | {float(value) for value in before}
     del contents
     pool.close()

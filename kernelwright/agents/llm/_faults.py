@@ -20,7 +20,7 @@ class ModelFault(KernelwrightError):
     """A request that got no reply.
 
     ``data`` holds ``kind``; ``spec`` (``provider:model``); ``retry_after_s`` and ``status`` where the provider said so;
-    ``begun``, which is true where a reply had begun before the fault; and ``unbilled`` where nobody worked on one.
+    ``begun``, which is true where a reply had begun before the fault; and ``unbilled``, true where no model worked.
     """
 
     exit_code = 3
