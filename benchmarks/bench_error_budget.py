@@ -38,6 +38,7 @@ from evaluator_budget_suite import bench, outcomes  # noqa: E402
 from kernelwright.datasets import load_suite  # noqa: E402
 from kernelwright.evaluator import _budget, _distributions  # noqa: E402
 from kernelwright.evaluator._oracle_math import reference_scales  # noqa: E402
+from kernelwright.evaluator._truth import data_of  # noqa: E402
 from kernelwright.records import InputDomain  # noqa: E402
 
 DOMAIN = InputDomain(fill="normal")
@@ -58,11 +59,9 @@ def loads(reference, kernels, shapes, distribution, seed):
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24, seed=seed)
     y = scales.outputs[0]
     s = _budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
-    options = {"distribution_is_normal": distribution == "normal", "ref_low": y.ref_low.numpy()}
+    options = {"data": data_of(distribution), "ref_low": y.ref_low.numpy()}
     return {
-        name: _budget.judge_output(
-            kernel(*inputs).numpy(), y.ref64.numpy(), s, scales.longest_reduction, **options
-        ).load
+        name: _budget.judge_output(kernel(*inputs).numpy(), y.ref64.numpy(), s, scales.reductions, **options).load
         for name, kernel in kernels.items()
     }
 

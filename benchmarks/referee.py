@@ -9,6 +9,8 @@ Parts, each a flag; without any, all of them:
 - ``--coverage``: how often the confirmation's 95% interval covers a ratio that is known: the reference against itself,
   and against references that do 1.05 or 1.25 times its work, by doing it 168 or 200 times instead of 160. Fresh
   processes throughout; references of about a millisecond.
+- ``--noise``: confirmations of identical code and of what is 1.15 times as fast, beside no, one and two processes that
+  keep a core and the memory busy: false claims, found ones, and coverage.
 
 Run it on an otherwise idle machine:
 
@@ -21,11 +23,12 @@ import argparse
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -118,7 +121,16 @@ COVERED = {
     "exp": "torch.exp(x)",
 }
 REPEATS = 160
+LEAST_POWER = {"0": 0.8, "1": 0.6, "2": 0.0}  # of finding 1.15 times, by the number of busy neighbours
 FACTORS = (1.0, 1.05, 1.25)
+NEIGHBOUR = """
+import numpy as np
+a, b = np.random.rand(384, 384), np.zeros(8 << 20)
+while True:
+    for _ in range(20):
+        a = a @ a / 384
+    b = b + 1.0
+"""
 TARGET = 0.05  # half-width that the second stage aims at: few process pairs, on which an interval is hardest put to it
 SEARCH_PAIRS = 31
 
@@ -282,68 +294,107 @@ def claims(trials: int) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------- coverage
 
 
-def coverage(trials: int, journal: Path | None = None) -> dict[str, Any]:
-    """How often the confirmation's interval covers the known ratio, over problems and factors.
+def confirmations(
+    trials: int, factors: Sequence[float], settings: Settings, journal: Path | None, neighbours: int = 0
+) -> list[dict[str, Any]]:
+    """Confirmations of references whose ratio to the candidate is known, equally many over problems and factors.
 
     ``journal``: JSON lines, one a trial, written as they come; those that it holds are counted and not repeated.
     """
-    rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal and journal.exists() else []
-    settings = Settings.load(flags={"looks": (4,), "check_trials": 1, "target_half_width": TARGET})
+    kept = [json.loads(line) for line in journal.read_text().splitlines()] if journal and journal.exists() else []
+    rows = [row for row in kept if row.get("neighbours", 0) == neighbours]
     beside_ns = door_ns(Settings.load())
-    print(f"beside forward: {beside_ns} ns", file=sys.stderr, flush=True)
-    voided = 0
-    kinds = [(name, factor) for name in COVERED for factor in FACTORS]
-    for name, factor in kinds:
-        problem = repeated(name, factor)
-        candidate = control(repeated(name, 1.0))
-        missing = -(-trials // len(kinds)) - sum(r["problem"] == problem.id and r["factor"] == factor for r in rows)
-        with opened(problem, settings) as session:
-            for _ in range(missing):
-                started = time.monotonic()
-                try:
-                    verdict = passed(session.judge(candidate, control=True, confirm=True)).verdict
-                except MachineError:
-                    voided += 1
-                    continue
-                found = verdict.speedup("eager")
-                assert found is not None
-                assert verdict.timing is not None
-                truth = true_ratio(factor, verdict.timing.latency_ms.median, beside_ns)
-                row = {
-                    "problem": problem.id,
-                    "factor": factor,
-                    "truth": truth,
-                    "low": found.low,
-                    "median": found.median,
-                    "high": found.high,
-                    "covers": found.low <= truth <= found.high,
-                    "faster": found.faster,
-                    "process_pairs": verdict.timing.processes,
-                    "seconds": time.monotonic() - started,
-                }
-                rows.append(row)
-                if journal:
-                    with journal.open("a") as lines:
-                        lines.write(json.dumps(row) + "\n")
-        of_this = [row for row in rows if row["problem"] == problem.id and row["factor"] == factor]
-        share = sum(row["covers"] for row in of_this) / max(len(of_this), 1)
-        print(f"{problem.id} x{factor}: covers {share:.1%} of {len(of_this)}", file=sys.stderr, flush=True)
-    equal = [row for row in rows if row["factor"] == 1.0]
+    kinds = [(name, factor) for name in COVERED for factor in factors]
+    with busy_neighbours(neighbours):
+        for name, factor in kinds:
+            problem = repeated(name, factor)
+            candidate = control(repeated(name, 1.0))
+            missing = -(-trials // len(kinds)) - sum(_is_of(row, problem, factor) for row in rows)
+            with opened(problem, settings) as session:
+                for _ in range(missing):
+                    row = confirmation_of(session, candidate, factor, beside_ns) | {"neighbours": neighbours}
+                    rows.append(row)
+                    if journal:
+                        with journal.open("a") as lines:
+                            lines.write(json.dumps(row) + "\n")
+            of_this = [row for row in rows if _is_of(row, problem, factor) and not row["void"]]
+            share = sum(row["covers"] for row in of_this) / max(len(of_this), 1)
+            said = f"{problem.id} x{factor}, {neighbours} neighbours: covers {share:.1%} of {len(of_this)}"
+            print(said, file=sys.stderr, flush=True)
+    return rows
+
+
+def _is_of(row: dict[str, Any], problem: Problem, factor: float) -> bool:
+    return row["problem"] == problem.id and row["factor"] == factor
+
+
+def confirmation_of(session: ProblemSession, candidate: Candidate, factor: float, beside_ns: float) -> dict[str, Any]:
+    """One confirmation: what it said, and whether that is true."""
+    started = time.monotonic()
+    row: dict[str, Any] = {"problem": session.problem.id, "factor": factor, "void": False}
+    try:
+        verdict = passed(session.judge(candidate, control=True, confirm=True)).verdict
+    except MachineError:
+        return row | {"void": True, "faster": False, "covers": False, "seconds": time.monotonic() - started}
+    found, timing = verdict.speedup("eager"), verdict.timing
+    assert found is not None
+    assert timing is not None
+    truth = true_ratio(factor, timing.latency_ms.median, beside_ns)
+    return row | {
+        "truth": truth,
+        "low": found.low,
+        "median": found.median,
+        "high": found.high,
+        "covers": found.low <= truth <= found.high,
+        "faster": found.faster,
+        "process_pairs": timing.processes,
+        "control_scatter": timing.control_scatter,
+        "seconds": time.monotonic() - started,
+    }
+
+
+@contextmanager
+def busy_neighbours(count: int) -> Iterator[None]:
+    """Processes that compute and move memory meanwhile, on whichever core they are put."""
+    started = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def coverage(trials: int, journal: Path | None = None) -> dict[str, Any]:
+    """How often the confirmation's interval covers the known ratio, over problems and factors."""
+    settings = Settings.load(flags={"looks": (4,), "check_trials": 1, "target_half_width": TARGET})
+    rows = confirmations(trials, FACTORS, settings, journal)
+    return {"target_half_width": TARGET, **_told(rows)}
+
+
+def noise(trials: int, journal: Path | None = None) -> dict[str, Any]:
+    """False claims, found claims of 1.15 times, and coverage, beside no busy neighbour, one, and two."""
+    settings = Settings.load(flags={"looks": (4,), "check_trials": 1})
+    found = {str(n): confirmations(trials, (1.0, 1.15), settings, journal, n) for n in (0, 1, 2)}
+    return {name: _told(rows) for name, rows in found.items()}
+
+
+def _told(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    rows = [row for row in every if not row["void"]]
+    by_factor = {factor: [row for row in rows if row["factor"] == factor] for factor in {r["factor"] for r in rows}}
     return {
-        "trials": len(rows),
-        "beside_forward_ns": beside_ns,
-        "target_half_width": TARGET,
-        "void": voided,
-        "covers": sum(row["covers"] for row in rows) / len(rows),
-        "covers_by_factor": {
-            str(factor): sum(r["covers"] for r in rows if r["factor"] == factor)
-            / max(sum(r["factor"] == factor for r in rows), 1)
-            for factor in FACTORS
+        "trials": len(every),
+        "void": len(every) - len(rows),
+        "covers": sum(row["covers"] for row in rows) / max(len(rows), 1),
+        "covers_by_factor": {str(f): sum(r["covers"] for r in of) / len(of) for f, of in sorted(by_factor.items())},
+        "called_faster_by_factor": {
+            str(f): sum(r["faster"] for r in of) / sum(r["factor"] == f for r in every)
+            for f, of in sorted(by_factor.items())
         },
-        "false_claims": sum(row["faster"] for row in equal),
-        "mean_process_pairs": sum(row["process_pairs"] for row in rows) / len(rows),
-        "median_s": median(row["seconds"] for row in rows),
-        "rows": rows,
+        "mean_process_pairs": sum(row["process_pairs"] for row in rows) / max(len(rows), 1),
+        "median_control_scatter": median(row["control_scatter"] for row in rows) if rows else None,
+        "median_s": median(row["seconds"] for row in rows) if rows else None,
+        "rows": list(every),
     }
 
 
@@ -365,6 +416,13 @@ def broken(results: dict[str, Any]) -> list[str]:
         found += ["memory was watched over fewer than 2,000 verdicts"] * (results["memory"]["verdicts"] < 2000)
     if "claims" in results:
         found += ["more than 5% false claims"] * (results["claims"]["rate"] > 0.05)
+    for neighbours, part in results.get("noise", {}).items():
+        if neighbours in LEAST_POWER:
+            told = f" beside {neighbours} busy neighbours"
+            found += [f"more than 5% false claims{told}"] * (part["called_faster_by_factor"]["1.0"] > 0.05)
+            least = LEAST_POWER[neighbours]
+            found += [f"1.15x is found too rarely{told}"] * (part["called_faster_by_factor"]["1.15"] < least)
+            found += [f"coverage outside of 92-98%{told}"] * (not 0.92 <= part["covers"] <= 0.98)
     if "coverage" in results:
         found += ["coverage outside of 92-98%"] * (not 0.92 <= results["coverage"]["covers"] <= 0.98)
         found += ["fewer than 300 trials of coverage"] * (results["coverage"]["trials"] < 300)
@@ -374,7 +432,7 @@ def broken(results: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Run, print, record; exit 1 where a bound is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for part in ("speed", "memory", "claims", "coverage"):
+    for part in ("speed", "memory", "claims", "coverage", "noise"):
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--verdicts", type=int, default=30, help="warm verdicts of --speed")
     parser.add_argument("--cold-verdicts", type=int, default=5)
@@ -382,7 +440,8 @@ def main() -> int:
     parser.add_argument("--memory-verdicts", type=int, default=2000)
     parser.add_argument("--claim-trials", type=int, default=120)
     parser.add_argument("--coverage-trials", type=int, default=300)
-    parser.add_argument("--journal", type=Path, help="where trials of --coverage go one by one, to go on with later")
+    parser.add_argument("--noise-trials", type=int, default=600, help="for each number of neighbours")
+    parser.add_argument("--journal", type=Path, help="where trials of --coverage and --noise go, to go on with later")
     parser.add_argument("--output", type=Path, help="where the JSON record goes; parts that were not run are kept")
     options = parser.parse_args()
     parts = {
@@ -390,6 +449,7 @@ def main() -> int:
         "memory": lambda: memory(options.memory_verdicts),
         "claims": lambda: claims(options.claim_trials),
         "coverage": lambda: coverage(options.coverage_trials, options.journal),
+        "noise": lambda: noise(options.noise_trials, options.journal),
     }
     chosen = [name for name in parts if getattr(options, name)] or list(parts)
     results = {}

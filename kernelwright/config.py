@@ -316,13 +316,13 @@ class Settings(BaseModel):
     race_pairs: Count = Field(96, description="window pairs after which two candidates that are close count as equal")
     window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
     pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
-    confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(
-        5, description="process pairs of a confirmation"
+    confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=4, le=20)] = Field(
+        4, description="process pairs of a confirmation"
     )
-    confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=5, le=20)] = Field(
+    confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=4, le=20)] = Field(
         20, description="most process pairs of a confirmation"
     )
-    check_trials: Count = Field(9, description="fresh-data trials of a correctness check")
+    check_trials: Count = Field(11, description="fresh-data trials of a correctness check")
     race_check: Literal["auto", "always", "never"] = Field(
         "auto", description="whether C++ kernels with OpenMP are searched for data races; always: each time anew"
     )
@@ -352,7 +352,7 @@ class Settings(BaseModel):
     @field_validator("confirm_max_pairs")
     @classmethod
     def _bounds_in_order(cls, value: int, info: ValidationInfo) -> int:
-        least = info.data.get("confirm_pairs", 5)
+        least = info.data.get("confirm_pairs", 4)
         if value < least:
             raise ValueError(f"must be at least confirm_pairs, which is {least}")
         return value

@@ -379,7 +379,9 @@ class Speedup(Interval):
 class Timing(Record):
     """The referee's outside clock. ``pairs`` counts window pairs (search) or process pairs (confirmation).
 
-    ``rivals``: other candidates timed in the same turns, by hash: their time over the candidate's.
+    ``rivals``: other candidates timed in the same turns, by hash: their time over the candidate's. ``control``: in a
+    confirmation, the time of one process of the reference over that of another; ``control_scatter``: how far the two
+    were apart in a typical pair, as a ratio minus one.
     """
 
     latency_ms: Interval
@@ -390,6 +392,18 @@ class Timing(Record):
     noise_bound: float  # delta, as a ratio minus one
     speedup: dict[str, Speedup]
     rivals: dict[str, Speedup] = {}
+    control: Interval | None = None
+    control_scatter: float = 0.0
+
+    def denial(self, baseline: str) -> str:
+        """Why a confirmation that measured a speedup does not claim it; empty where it does, or measured none."""
+        found = self.speedup.get(baseline)
+        if found is None or found.faster or self.control is None or found.median <= 1.0 + self.noise_bound:
+            return ""
+        return (
+            f"{found.median:.2f}x measured [{found.low:.2f}, {found.high:.2f}]; "
+            f"two processes of the same code differed by {self.control_scatter:.1%} meanwhile"
+        )
 
 
 class TimingSample(Record):

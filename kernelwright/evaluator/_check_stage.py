@@ -75,6 +75,8 @@ class CheckStage:
             archive=check_set.archive,
             loads=loads,
         )
+        if check_set.assumed:
+            progress.note("assumed-domain", f"{check_set.assumed}; PROBLEM['inputs'] says what an input may hold")
         if reduced:
             progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
         if side.renamed:

@@ -150,7 +150,7 @@ class Checker:
                 theirs = [drawn[j] for drawn in trials[k].draws]
                 ours = [drawn[j] for drawn in values]
                 scale = judging.random_scale(trials[k].truths[j], theirs, spec.dtype)
-                tolerance = budget.tolerance(trials[k].reduction, self._tolerance_scale)
+                tolerance = budget.tolerance(trials[k].reductions, self._tolerance_scale)
                 report = randomness.judge_random(ours, theirs, scale=scale, tolerance=tolerance)
                 if not report.passed:
                     return worst._replace(status=Status.INCORRECT_NUMERICAL, reason=report.reason)

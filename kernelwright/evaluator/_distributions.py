@@ -33,7 +33,7 @@ _TOP_BITS = np.uint32(0x00009000)  # bits 12 and 15: the highest ones that TF32,
 _LOW_BITS = 1 << 12
 _EXPONENT = np.uint32(0x7F800000)
 _LARGE = 30.0
-_WIDEST = 1e4  # where a domain has no bound
+ASSUMED_REACH = 1e6  # where a domain has no bound
 _NOT_WIDE = 5.0  # where normal data goes to a domain's bounds
 _PIECE_OF_A_VECTOR = 16
 _INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
@@ -70,6 +70,8 @@ def distributions_for(domain: InputDomain, dtype: str = "float32") -> tuple[str,
         "constant_rows": low < high,
         "mixed_signs": low < 0.0 < high,
         "binary": low <= 0.0 and high >= 1.0,
+        "end_rows": low < 0.0 or high > 2.0,
+        "end_columns": low < 0.0 or high > 2.0,
         "non_finite": domain.non_finite,
     }
     return tuple(name for name in _MAKERS if admits[name])
@@ -95,7 +97,7 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
     if dtype not in _FLOAT_DTYPES:
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
     low, high = max(domain.low, -_LARGEST[dtype]), min(domain.high, _LARGEST[dtype])
-    if name == "wide":
+    if name == "wide" or name in FAR:
         low, high = _reach(domain, low, high)
     values = np.clip(_MAKERS[name](tuple(shape), low, high, rng) * _shrink(name, dtype), low, high)
     if name == "non_finite":
@@ -193,12 +195,42 @@ def _wide(shape: tuple[int, ...], low: float, high: float, rng: np.random.Genera
 
 
 def _reach(domain: InputDomain, low: float, high: float) -> tuple[float, float]:
-    """Bounds for ``wide``: the domain's own, or something far away where it has none."""
-    far = max(_WIDEST, 2.0 * max(low, -high))
+    """Bounds for data that goes to the ends: the domain's own, or something far away where it has none."""
+    far = max(ASSUMED_REACH, 2.0 * max(low, -high))
     return (
         low if math.isfinite(domain.low) else max(low, -far),
         high if math.isfinite(domain.high) else min(high, far),
     )
+
+
+def _end_rows(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    """Every second row at the lower end of the domain, the others at the upper one: from a bound to a quarter of it.
+
+    A row is what has one index along the first dimension of more than one. A kernel that starts a maximum at some
+    constant instead of minus infinity shows here. The spread is wide enough for a variance in one pass.
+    """
+    leading = [axis for axis, size in enumerate(shape[:-1]) if size > 1]
+    if leading:
+        return _at_ends(shape, leading[0], low, high, rng)
+    halves = np.arange(shape[-1] if shape else 1) < (shape[-1] if shape else 1) // 2
+    return _ends(np.broadcast_to(halves, shape), low, high, rng)
+
+
+def _end_columns(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    """The same by the index along the last dimension, for what is reduced over the others."""
+    return _at_ends(shape, len(shape) - 1, low, high, rng) if shape else _end_rows(shape, low, high, rng)
+
+
+def _at_ends(shape: tuple[int, ...], axis: int, low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    below = (np.arange(shape[axis]) + rng.integers(2)) % 2 == 0
+    return _ends(np.broadcast_to(below.reshape(-1, *[1] * (len(shape) - 1 - axis)), shape), low, high, rng)
+
+
+def _ends(below: Array, low: float, high: float, rng: np.random.Generator) -> FloatArray:
+    """Numbers near the lower bound where ``below``; near the only end where the domain lies on one side of zero."""
+    below = np.asarray((below & (low < 0.0)) | (high <= 0.0))
+    start, most = np.where(below, low, high), np.where(below, min(high, low / 4.0), max(low, high / 4.0))
+    return np.asarray(start + (most - start) * rng.random(below.shape))
 
 
 def _tiny(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
@@ -242,10 +274,14 @@ _MAKERS: Mapping[str, _Maker] = {
     "constant_rows": _constant_rows,
     "mixed_signs": _mixed_signs,
     "binary": _binary,
+    "end_rows": _end_rows,
+    "end_columns": _end_columns,
     "non_finite": _normal,  # and then some of it NaN or infinite
 }
 # Those whose elements are drawn one by one from a density; the others repeat numbers.
 INDEPENDENT = frozenset({"normal", "uniform", "large", "wide", "tiny", "mixed_signs"})
+REPEATING = frozenset({"constant_rows", "binary"})
+FAR = ("end_rows", "end_columns")
 
 
 def _shrink(name: str, dtype: str) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _wire as wire
 from kernelwright.evaluator._clock import OutputClaim
-from kernelwright.evaluator._truth import ARCHIVED, Trial, Truth, Variant, is_normal
+from kernelwright.evaluator._truth import Trial, Truth, Variant, data_of
 from kernelwright.records import Status
 
 
@@ -29,7 +29,7 @@ def judge_trial(
     trial: Trial, variant: Variant, claims: Sequence[OutputClaim], tolerance_scale: float
 ) -> tuple[Judgement, list[np.ndarray]]:
     """Compare one call's outputs with the truth; also hands back the decoded outputs."""
-    worst = Judgement(None, "", 0.0, budget.tolerance(trial.reduction, tolerance_scale), True)
+    worst = Judgement(None, "", 0.0, budget.tolerance(trial.reductions, tolerance_scale), True)
     decoded: list[np.ndarray] = []
     for j, (truth, spec, claim) in enumerate(zip(trial.truths, variant.outputs, claims, strict=True)):
         wrong = compare_layout(claim, spec, j, len(claims))
@@ -84,12 +84,11 @@ def _judge_value(
             value,
             truth.exact,
             truth.scale,
-            trial.reduction,
-            distribution_is_normal=is_normal(trial.distribution),
+            trial.reductions,
+            data=data_of(trial.distribution),
             tolerance_scale=tolerance_scale,
             dtype=spec.dtype,
             ref_low=truth.low,
-            searched=trial.distribution == ARCHIVED,
         )
     if truth.rule is not None:
         values, scale, dim, distinct = truth.rule
@@ -98,7 +97,7 @@ def _judge_value(
             truth.exact,
             values,
             scale,
-            trial.reduction,
+            trial.reductions,
             dim=dim,
             distinct=distinct,
             tolerance_scale=tolerance_scale,
@@ -141,7 +140,7 @@ def judge_probe(trial: Trial, partner: Trial, outputs: list[np.ndarray], partner
             value.astype(np.float64) - other_value.astype(np.float64),
             truth.exact - other.exact,
             truth.scale,
-            budget=budget.tolerance(trial.reduction, distribution_is_normal=is_normal(trial.distribution)),
+            noise=budget.probe_noise(value, truth.exact, truth.scale, trial.reductions),
         )
         if not report.passed:
             return report.reason

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from kernelwright.evaluator._budget import Reduction
+
 _EXACT_NAMES = """
     _local_scalar_dense _to_copy _unsafe_view _unsafe_index abs all alias amax amin any arange argmax argmin argsort
     as_strided as_strided_copy bernoulli bucketize cat ceil channel_shuffle clamp clamp_max clamp_min clone
@@ -48,13 +50,19 @@ def is_exact(name: str) -> bool:
     return name in _EXACT
 
 
-def reduction_length(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """How many terms one output element of this call sums up; 1 where it is no reduction."""
+def reduction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Reduction | None:
+    """What this call sums up for each of its results; None where it is no reduction."""
+    first = result[0] if isinstance(result, (tuple, list)) and result else result
+    made = first.numel() if isinstance(first, Tensor) else 1
     if "scaled_dot_product" in name:
         query, key = args[0], args[1]
-        return max(int(query.shape[-1]), int(key.shape[-2]))
+        return Reduction(max(int(query.shape[-1]), int(key.shape[-2])), max(1, made))
     rule = _RULES.get(name)
-    return max(1, rule(args, kwargs, result)) if rule else 1
+    terms = rule(args, kwargs, result) if rule else 1
+    if terms <= 1:
+        return None
+    shared = made // terms if rule in _SHARED else made  # outputs that one sum decides
+    return Reduction(terms, max(1, shared), rule in _PRODUCTS)
 
 
 _Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
@@ -63,6 +71,9 @@ _Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
 def _contraction(position: int, dim: int) -> _Rule:
     """The size of dimension ``dim`` of the operand at ``position``."""
     return lambda args, kwargs, result: int(args[position].shape[dim])
+
+
+_first_factor, _second_factor, _transformed = _contraction(0, -1), _contraction(1, -1), _contraction(0, -1)
 
 
 def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
@@ -109,6 +120,31 @@ def _batch_norm(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> 
     return int(x.numel() // max(1, x.shape[1])) if training else 1
 
 
+def _along_dim_of_gradient(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    return int(args[0].shape[args[2]]) if args[0].ndim else 1
+
+
+def _layer_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """The longer one of the sums along rows (for the input) and over rows (for the weights)."""
+    row = math.prod(int(size) for size in args[2])
+    return max(row, int(args[0].numel()) // max(1, row))
+
+
+def _group_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    samples, channels, places, groups = (int(size) for size in args[5:9])
+    return max(places * channels // max(1, groups), places * samples)
+
+
+def _channel_of_gradient(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    return int(args[0].numel() // max(1, args[0].shape[1]))
+
+
+def _convolution_backward(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """Terms of a weight's gradient: every place of the output in every sample."""
+    gradient = args[0]
+    return int(gradient.numel() // max(1, gradient.shape[1]))
+
+
 def _kernel_window(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     kernel = args[1] if len(args) > 1 else kwargs.get("kernel_size", 1)
     sizes = [kernel] if isinstance(kernel, int) else [int(size) for size in kernel]
@@ -128,9 +164,9 @@ def _same_for(names: str, rule: _Rule) -> dict[str, _Rule]:
 
 
 _RULES: Mapping[str, _Rule] = {
-    **_same_for("mm bmm mv dot vdot linear matmul _int_mm mkldnn_linear", _contraction(0, -1)),
-    **_same_for("addmm baddbmm addmv addbmm _addmm_activation", _contraction(1, -1)),
-    **_same_for("_cdist_forward _euclidean_dist", _contraction(0, -1)),
+    **_same_for("mm bmm mv dot vdot linear matmul _int_mm mkldnn_linear", _first_factor),
+    **_same_for("addmm baddbmm addmv addbmm _addmm_activation", _second_factor),
+    **_same_for("_cdist_forward _euclidean_dist", _transformed),
     **_same_for("convolution _convolution convolution_overrideable mkldnn_convolution", _convolution),
     **_same_for(
         "sum nansum mean var std var_mean std_mean prod norm linalg_vector_norm logsumexp trace "
@@ -139,14 +175,32 @@ _RULES: Mapping[str, _Rule] = {
         "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d sum_to_size",
         _ratio,
     ),
+    **_same_for("convolution_backward", _convolution_backward),
     **_same_for("nll_loss_forward nll_loss2d_forward", _targets),
     **_same_for(
         "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod logcumsumexp _logcumsumexp", _along_dim
     ),
+    **_same_for("_softmax_backward_data _log_softmax_backward_data", _along_dim_of_gradient),
     **_same_for("native_layer_norm _fused_rms_norm rms_norm", _layer_norm),
+    **_same_for("native_layer_norm_backward _fused_rms_norm_backward", _layer_norm_backward),
+    **_same_for("native_batch_norm_backward", _channel_of_gradient),
+    **_same_for("native_group_norm_backward", _group_norm_backward),
     **_same_for("native_group_norm", _group_norm),
     **_same_for("native_batch_norm _native_batch_norm_legit cudnn_batch_norm", _batch_norm),
     **_same_for("avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices", _kernel_window),
     **_same_for("scatter_add index_add scatter_reduce index_reduce", _scattered),
-    **_same_for("_fft_r2c _fft_c2c _fft_c2r", _contraction(0, -1)),
+    **_same_for("_fft_r2c _fft_c2c _fft_c2r", _transformed),
 }
+_PRODUCTS = frozenset({_first_factor, _second_factor, _convolution, _convolution_backward})
+_SHARED = frozenset(
+    {
+        _along_dim,
+        _along_dim_of_gradient,
+        _layer_norm,
+        _layer_norm_backward,
+        _group_norm,
+        _batch_norm,
+        _channel_of_gradient,
+        _group_norm_backward,
+    }
+)  # each sum decides as many outputs as it has terms

@@ -258,7 +258,7 @@ class Oracle(Runner):
             )
         layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
         return {
-            "reduction": int(scales.longest_reduction),
+            "reductions": [list(reduction) for reduction in scales.reductions],
             "outputs": described,
             "tensors": [wire.spec_to_json(spec) for spec in layout],
             "size": total,

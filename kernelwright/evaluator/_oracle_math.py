@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from kernelwright.datasets._runtime import LOW_FLOATS, DispatchMode, in_double
+from kernelwright.evaluator._budget import Reduction
 from kernelwright.evaluator._call import Call, CallPlan, module_state
-from kernelwright.evaluator._operators import is_exact, reduction_length
+from kernelwright.evaluator._operators import is_exact, reduction
 
 _UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of all wider ones that of float32 counts
 _FLOAT32_ROUNDOFF = 2.0**-24
@@ -62,21 +63,32 @@ class OutputScales(NamedTuple):
 class ReferenceScales(NamedTuple):
     """Everything that the referee needs to judge one draw of inputs."""
 
-    longest_reduction: int
+    reductions: tuple[Reduction, ...]
     outputs: tuple[OutputScales, ...]
 
 
-class LongestReduction(DispatchMode):
-    """Records in ``length`` the longest chain of additions that one output element of any operator stands for."""
+class Reductions(DispatchMode):
+    """Records what every operator sums up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.length = 1
+        self._found: set[Reduction] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.length = max(self.length, reduction_length(_name(func), args, kwargs or {}, result))
+        found = reduction(_name(func), args, kwargs or {}, result)
+        if found is not None:
+            self._found.add(found)
         return result
+
+    @property
+    def found(self) -> tuple[Reduction, ...]:
+        """Those that decide a budget: no other has as many terms, as few sums, and is as little of a product."""
+        return tuple(sorted(r for r in self._found if not any(_decides(o, r) for o in self._found if o != r)))
+
+
+def _decides(one: Reduction, other: Reduction) -> bool:
+    return one.terms >= other.terms and one.sums <= other.sums and one.product <= other.product
 
 
 class OperatorRoundoffs(DispatchMode):
@@ -331,11 +343,11 @@ def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, 
     return torch.zeros_like(moved, dtype=torch.int8) if slope is None else slope.sign().to(torch.int8)
 
 
-def longest_reduction(fn: Callable[..., Any], inputs: Sequence[Any]) -> int:
-    """The longest reduction over the operators of ``fn(*inputs)``, at least 1."""
-    mode = LongestReduction()
+def reductions(fn: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Reduction, ...]:
+    """What the operators of ``fn(*inputs)`` sum up, as far as it decides an error budget."""
+    mode = Reductions()
     _forward(fn, inputs, seed=0, modes=(mode,))
-    return mode.length
+    return mode.found
 
 
 def reference_scales(
@@ -367,7 +379,7 @@ def reference_scales(
     roundoffs = OperatorRoundoffs()
     low = _forward(model_low, inputs, seed, modes=(roundoffs, draws))
     draws.rewind()
-    counter, sources = LongestReduction(), _IndexSources()
+    counter, sources = Reductions(), _IndexSources()
     exact = _forward(model64, inputs64, seed, modes=(in_double(), counter, sources, draws))
     rules = [None if y.is_floating_point() else sources.source(y) for y in exact]
     spread = _Spread(exact, rules)
@@ -380,7 +392,7 @@ def reference_scales(
         modes = (in_double(), sources, mode, draws)
         spread.add(_forward(model64, inputs64, seed, modes=modes, noise=mode), sources)
     outputs = tuple(spread.scales(i, y, y_low, runs) for i, (y, y_low) in enumerate(zip(exact, low, strict=True)))
-    return ReferenceScales(counter.length, outputs)
+    return ReferenceScales(counter.found, outputs)
 
 
 class _Spread:

@@ -25,7 +25,6 @@ from kernelwright.evaluator._device_examine import Examiner
 from kernelwright.evaluator._environment import environment
 from kernelwright.evaluator._fresh import FreshLibrary
 from kernelwright.evaluator._guard import GuardLibrary
-from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._profile_code import CodeReader
 from kernelwright.evaluator._session import ProblemSession
 from kernelwright.evaluator._share import ShareSampler
@@ -128,7 +127,6 @@ class Referee:
         self._emulator_library: EmulatorLibrary | None = None
         self.code = CodeReader(self.sandbox)
         self.share_sampler = ShareSampler(self._cache_dir)
-        self._noise: dict[str, NoiseHistory] = {}
         self.warm = True
         self._null_ms: float | None = None
 
@@ -236,13 +234,6 @@ class Referee:
         """What results of candidates of a backend depend on: on the device where it serves them, else on this CPU."""
         serves = self.device is not None and self.device.serves(backend)
         return self.environment_of(self.device if serves else None)
-
-    def noise_of(self, device: Device | None) -> NoiseHistory:
-        """What is known of the noise of timings on a device, or on this CPU."""
-        name = self.environment_of(device).id
-        if name not in self._noise:
-            self._noise[name] = NoiseHistory(self._cache_dir / "noise" / f"{name}.jsonl")
-        return self._noise[name]
 
     @property
     def digest_code(self) -> bytes:

@@ -604,7 +604,6 @@ class ProblemSession:
                 workers,
                 clockwork,
                 self._baselines,
-                noise=self._referee.noise_of(device),
                 sampler=self._referee.share_sampler,
                 start=self._start,
                 start_rival=self._start_rival,

@@ -20,7 +20,6 @@ from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._clockwork import FLOOR_SHARE, Clockwork
 from kernelwright.evaluator._evidence import sample_share
-from kernelwright.evaluator._noise import NoiseHistory
 from kernelwright.evaluator._progress import Progress, Refused
 from kernelwright.evaluator._rivals import Races, RivalFailed, Rivals, StartRival
 from kernelwright.evaluator._share import ShareSampler
@@ -52,7 +51,6 @@ class Timekeeper:
         clockwork: Clockwork,
         baselines: Sequence[str],
         *,
-        noise: NoiseHistory,
         sampler: ShareSampler,
         start: Start,
         start_rival: StartRival,
@@ -64,7 +62,6 @@ class Timekeeper:
         self._workers = workers
         self._clockwork = clockwork
         self._baselines = tuple(baselines)
-        self._noise = noise
         self._sampler = sampler
         self._start = start
         self._start_rival = start_rival
@@ -161,6 +158,15 @@ class Timekeeper:
         except WorkerFailed as failed:
             self._refuse(failed, side, stage, progress)
 
+    @staticmethod
+    def _note_control(progress: Progress, values: Sequence[float], interval: statistics.LogInterval) -> None:
+        """Put what two processes of the same code differed by beside what is claimed of the candidate."""
+        assert progress.timing is not None
+        median, low, high = interval.ratios()
+        scatter = math.expm1(float(np.sqrt(np.mean(np.square(values)))))
+        noted = {"control": Interval(median=median, low=low, high=high), "control_scatter": scatter}
+        progress.timing = progress.timing.model_copy(update=noted)
+
     def _note_rivals(self, progress: Progress, found: Mapping[str, statistics.LogInterval]) -> None:
         """Put the comparison with rivals, by hash, beside that with the baselines."""
         assert progress.timing is not None
@@ -184,8 +190,8 @@ class Timekeeper:
 
         Rivals run in every pair and have a say in nothing but their own comparison, unless a time is set.
 
-        Beside them runs a control: a second process of the reference, whose ratio to the first is one. Where it strays
-        beyond three times the noise bound, the machine was disturbed, and all of it is void.
+        Beside them runs a control: a second process of the reference, whose ratio to the first is one. What they differ
+        by says how noisy the machine is meanwhile. Where they differ for sure, all of it is void.
 
         Args:
             until: on the monotonic clock: no process pair beyond the first five begins that would end later, and what
@@ -201,18 +207,16 @@ class Timekeeper:
             against = Rivals(rivals, self._start_rival)
             values = self._process_pairs(candidate, check_set, progress, against, until)
             control = values.pop(CONTROL)
-            eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
-            bound = self._noise.bound(eager_ms, self._settings.noise_bound)
-            for value in control:
-                self._noise.add(eager_ms, value)
-            strayed = statistics.stein_interval(control)
+            bound, most = self._settings.noise_bound, self._settings.confirm_max_pairs
+            strayed = statistics.stein_interval(control, most)
             if not statistics.disturbed(strayed, bound):
                 pairs = max(len(found) for found in values.values())
-                whole = {name: statistics.stein_interval(v) for name, v in values.items() if len(v) == pairs}
+                whole = {name: statistics.stein_interval(v, most) for name, v in values.items() if len(v) == pairs}
                 raced = {against.sha256(role): whole.pop(role) for role in against.roles if role in whole}
                 self._conclude(
                     check_set, progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound
                 )
+                self._note_control(progress, control, strayed)
                 self._note_rivals(progress, raced)
                 self._floor(check_set, progress)
                 return
@@ -247,8 +251,9 @@ class Timekeeper:
                 decide = (name for name in values if name != CONTROL and is_foreign(name) == raced)
                 whole = [values[name] for name in decide if len(values[name]) == process]
                 target = self._settings.target_half_width / (2 if raced else 1)
-                needed = [statistics.stein_confirmation(found, target) for found in whole]
-                wanted = min(max(needed, default=process), self._settings.confirm_max_pairs)
+                most = self._settings.confirm_max_pairs
+                needed = [statistics.stein_confirmation(found, target, most) for found in whole]
+                wanted = max(needed, default=process)
         return values
 
     def _process_pair(
@@ -270,7 +275,10 @@ class Timekeeper:
                     latency = self._turn(turns, pair, process, "confirm", progress)
                     for name in names:
                         ratios[name].append(math.log(latency[name] / latency["candidate"]))
-                    ratios[CONTROL].append(math.log(latency["eager"] / latency[CONTROL]))
+                    control = math.log(latency["eager"] / latency[CONTROL])
+                    ratios[CONTROL].append(control)
+                    if "eager" in ratios:  # which ran in two processes: their geometric mean is less noisy than one
+                        ratios["eager"][-1] -= control / 2.0
         finally:
             for started in sides:
                 started.end()

@@ -27,7 +27,7 @@ from kernelwright.evaluator._redraws import Redraws, alike_in_size, size_limits
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._state import mixed
 from kernelwright.evaluator._statistics import binomial_tail
-from kernelwright.evaluator._truth import Trial, is_normal
+from kernelwright.evaluator._truth import Trial, data_of, is_normal
 from kernelwright.records import Status, TimingSample
 
 Seen = TypeVar("Seen")
@@ -141,10 +141,11 @@ class Comparison:
         if spec.dtype not in wire.FLOATS:
             is_index = trial.truths[j].rule is not None
             return self._same_numbers(ours, theirs, None if is_index else self._rounded_share(j), label)
-        normal = is_normal(label)
-        allowed = _STRAY * budget.tolerance(trial.reduction, self.tolerance_scale, distribution_is_normal=normal)
+        told, scale, data = trial.reductions, self.tolerance_scale, data_of(label)
+        allowed = _STRAY * budget.norm_tolerance(told, ours.size, scale, data=data)
+        most = _STRAY * 40.0 * budget.tolerance(told, scale, data=data)
         norm, largest = self._scale(trial, j)
-        return _within(ours, theirs, allowed * budget.spread(ours.size) * norm, 40.0 * allowed * largest)
+        return _within(ours, theirs, allowed * norm, most * largest)
 
     def _is_a_draw(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str, redraws: Redraws) -> bool:
         """Whether a random output looks like a draw of the reference's, and like none that was drawn before."""

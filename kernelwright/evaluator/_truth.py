@@ -6,6 +6,7 @@ referee's own memory.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -35,6 +36,7 @@ _MARGIN = 64  # bytes of canary after each input of a slot
 _STRIDED_ROOM = 12  # an output may span this many times the bytes of its values
 CANARY = 0xFF  # NaN in every float format
 _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
+_ANYTHING = InputDomain(fill="normal")
 _FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
 _TRUTH_TIMEOUT_S = 120.0
@@ -123,7 +125,7 @@ class Trial(NamedTuple):
     distribution: str
     weights: int
     data: np.ndarray
-    reduction: int
+    reductions: tuple[budget.Reduction, ...]
     truths: tuple[Truth, ...]
     partner: int | None = None
     draws: tuple[tuple[np.ndarray, ...], ...] = ()
@@ -146,6 +148,7 @@ class CheckSet(NamedTuple):
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
     archived: tuple[tuple[Trial, ...], ...] = ()
     archive: str = ""
+    assumed: str = ""  # what was assumed of inputs whose domain is not declared, in words
 
 
 class Admission(NamedTuple):
@@ -204,9 +207,49 @@ class OracleSession:
                 raise reference_error(self._problem, failed, constants, self._client.tail()) from None
             variants.append(variant)
             trials.append(found)
+        far, assumed = self._assume(variants[-1])  # the last thing asked of the worker: it may be lost over it
+        trials[-1] = (*trials[-1], *far)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
         used = archive_id(archive) if any(archived) else ""
-        return CheckSet(name, tuple(variants), tuple(trials), reserve, flops, steps, read, tuple(archived), used)
+        return CheckSet(
+            name, tuple(variants), tuple(trials), reserve, flops, steps, read, tuple(archived), used, assumed
+        )
+
+    def _assume(self, variant: Variant) -> tuple[tuple[Trial, ...], str]:
+        """Trials with every float input that has no declared domain far below and far above zero; what to say.
+
+        A kernel that starts a maximum at some constant is wrong there. Where the reference is not well defined on such
+        numbers (a logarithm of negative ones) there is no such trial.
+        """
+        told = [
+            (name, spec, domain)
+            for name, spec, domain in zip(variant.names, variant.inputs, variant.domains, strict=False)
+            if isinstance(spec, wire.TensorSpec) and spec.dtype in wire.FLOATS
+        ]
+        declared = self._problem.meta.inputs
+        unknown = [(spec, name) for name, spec, _ in told if name not in declared]
+        endless = [name for name, _, d in told if name in declared and d.fill != "structured" and _is_endless(d)]
+        reach = f"{distributions.ASSUMED_REACH:,.0f}"
+        said = [f"{', '.join(endless)}: no bound declared, so -{reach} to {reach} was assumed"] if endless else []
+        trials: list[Trial] = []
+        if unknown and not self._random:
+            for name in distributions.FAR:
+                trials += self._far(variant, name, [spec for spec, _ in unknown])
+            where = f"and from -{reach} to {reach}" if trials else "alone (far from zero the reference is not defined)"
+            names = ", ".join(name for _, name in unknown)
+            said.append(f"{names}: no domain declared, so kernels were asked on what get_inputs draws {where}")
+        return tuple(trials), "; ".join(said)
+
+    def _far(self, variant: Variant, name: str, specs: Sequence[wire.TensorSpec]) -> list[Trial]:
+        try:
+            data = self._draw(variant)
+            for spec in specs:
+                shape = spec.shape if spec.contiguous else (spec.elements,)
+                write_tensor(data, spec, distributions.make(name, shape, spec.dtype, _ANYTHING, self._rng))
+            trial = self._truth(variant, name, data)
+        except (WorkerFailed, InvalidReferenceError):
+            return []
+        return [] if _ill_defined(trial, variant, self._problem.meta.tolerance.scale) else [trial]
 
     def admit(
         self, wanted: Sequence[InputGenerator], device_class: DeviceClass, draws: int = 2
@@ -475,7 +518,13 @@ class OracleSession:
             message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
             raise self._invalid(f"{message}; return a tensor whose shape follows from theirs", "truth")
         self._keep(data, *(array for t in truths for array in (t.low, t.exact, t.scale)))
-        return Trial(distribution, len(variant.weights) - 1, data, int(reply["reduction"]), tuple(truths))
+        return Trial(
+            distribution,
+            len(variant.weights) - 1,
+            data,
+            _reductions(reply),
+            tuple(truths),
+        )
 
     def _keep(self, *arrays: np.ndarray) -> None:
         """Count what a check set holds in this process, which no limit of a worker bounds.
@@ -606,6 +655,14 @@ def _seed_of(variant: Variant, data: np.ndarray) -> int:
     return int(read_tensor(data, variant.inputs[-1])[0])
 
 
+def _is_endless(domain: InputDomain) -> bool:
+    return not (math.isfinite(domain.low) and math.isfinite(domain.high))
+
+
+def _reductions(reply: Mapping[str, Any]) -> tuple[budget.Reduction, ...]:
+    return tuple(budget.Reduction(int(n), max(1, int(m)), bool(p)) for n, m, p in reply["reductions"])
+
+
 def is_structured(variant: Variant) -> bool:
     """Whether some input can only be made by the problem's own ``get_inputs``."""
     return any(
@@ -626,6 +683,15 @@ def _distributions_of(variant: Variant) -> list[str]:
 def is_normal(distribution: str) -> bool:
     """Whether outputs on inputs of a distribution are judged without the wider tails."""
     return distribution in _NORMAL
+
+
+def data_of(distribution: str) -> budget.Data:
+    """How rounding errors add up on inputs of a distribution. What was searched for has mostly equal terms."""
+    if is_normal(distribution):
+        return "normal"
+    if distribution in distributions.FAR:
+        return "far"
+    return "equal" if distribution == ARCHIVED or distribution in distributions.REPEATING else "other"
 
 
 def has_few_numbers(variant: Variant) -> bool:
@@ -649,8 +715,8 @@ def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
             truth.low,
             truth.exact,
             truth.scale,
-            trial.reduction,
-            distribution_is_normal=is_normal(trial.distribution),
+            trial.reductions,
+            data=data_of(trial.distribution),
             tolerance_scale=tolerance_scale,
             dtype=spec.dtype,
         )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from kernelwright.datasets import _runtime
 from kernelwright.evaluator import _budget, _distributions
 from kernelwright.evaluator._oracle_math import directions, flatten_outputs, reference_scales
+from kernelwright.evaluator._truth import data_of
 from kernelwright.records import DeviceClass, InputDomain, Problem
 
 RUNS, RUNS_OFF_NORMAL = 8, 4  # of Monte-Carlo arithmetic
@@ -43,7 +44,7 @@ class Draw(NamedTuple):
 
     distribution: str
     inputs: list[Any]
-    reduction: int
+    reductions: tuple[_budget.Reduction, ...]
     truths: list[Truth]
     partner: Draw | None = None
 
@@ -236,7 +237,7 @@ class _Maker:
                 deviation = _budget.scale(deviation, y.low_row_rms.numpy(), exact, "float32")
             rule = y.index and (y.index.values.numpy(), y.index.scale.numpy(), y.index.dim, y.index.distinct)
             truths.append(Truth(y.kind, exact, low, deviation, rule))
-        return Draw(distribution, inputs, scales.longest_reduction, truths)
+        return Draw(distribution, inputs, scales.reductions, truths)
 
 
 def _judge(truth: Truth, value: np.ndarray, draw: Draw) -> _budget.OutputReport:
@@ -245,13 +246,13 @@ def _judge(truth: Truth, value: np.ndarray, draw: Draw) -> _budget.OutputReport:
             value,
             truth.exact,
             truth.scale,
-            draw.reduction,
-            distribution_is_normal=draw.distribution in NORMAL,
+            draw.reductions,
+            data=data_of(draw.distribution),
             ref_low=truth.low,
         )
     if truth.rule is not None:
         values, scale, dim, distinct = truth.rule
-        return _budget.judge_index(value, truth.exact, values, scale, draw.reduction, dim=dim, distinct=distinct)
+        return _budget.judge_index(value, truth.exact, values, scale, draw.reductions, dim=dim, distinct=distinct)
     return _budget.judge_exact(value, truth.exact, truth.scale)
 
 
@@ -265,7 +266,7 @@ def _probe(draw: Draw, outputs: list[np.ndarray], other: list[np.ndarray]) -> It
                 change,
                 truth.exact - partner.exact,
                 truth.scale,
-                budget=_budget.tolerance(draw.reduction),
+                noise=_budget.probe_noise(y, truth.exact, truth.scale, draw.reductions),
             )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernelwright.evaluator import _budget, _distributions
 from kernelwright.evaluator._oracle_math import OutputScales, reference_scales
+from kernelwright.evaluator._truth import data_of
 from kernelwright.records import InputDomain
 
 DOMAIN = InputDomain(fill="normal")
@@ -36,8 +37,8 @@ class Draw(NamedTuple):
     inputs: list[Tensor]
     output: OutputScales
     scale: np.ndarray
-    longest_reduction: int
-    normal: bool
+    reductions: tuple[_budget.Reduction, ...]
+    data: _budget.Data
 
 
 @cache
@@ -49,7 +50,7 @@ def draw(case: str, distribution: str = "normal") -> Draw:
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24)
     output = scales.outputs[0]
     s = _budget.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
-    return Draw(inputs, output, s, scales.longest_reduction, distribution == "normal")
+    return Draw(inputs, output, s, scales.reductions, data_of(distribution))
 
 
 def judge(drawn: Draw, kernel: Op) -> _budget.OutputReport:
@@ -57,8 +58,8 @@ def judge(drawn: Draw, kernel: Op) -> _budget.OutputReport:
         kernel(*drawn.inputs).numpy(),
         drawn.output.ref64.numpy(),
         drawn.scale,
-        drawn.longest_reduction,
-        distribution_is_normal=drawn.normal,
+        drawn.reductions,
+        data=drawn.data,
         ref_low=drawn.output.ref_low.numpy(),
     )
 
@@ -72,8 +73,8 @@ def probe(case: str, kernel: Op) -> list[_budget.BetaReport]:
         pair[0][i], pair[1][i] = map(torch.from_numpy, _distributions.probe_pair(x.numpy(), rng))
         got = kernel(*pair[0]).double() - kernel(*pair[1]).double()
         exact = [CASES[case].reference(*[x.double() for x in side]) for side in pair]
-        budget = _budget.tolerance(drawn.longest_reduction)
-        reports.append(_budget.probe_beta(got.numpy(), (exact[0] - exact[1]).numpy(), drawn.scale, budget=budget))
+        noise = _budget.probe_noise(kernel(*pair[0]).numpy(), exact[0].numpy(), drawn.scale, drawn.reductions)
+        reports.append(_budget.probe_beta(got.numpy(), (exact[0] - exact[1]).numpy(), drawn.scale, noise=noise))
     return reports
 
 
@@ -141,5 +142,5 @@ def test_lane_sums_of_positive_data_pass(fill):
     y = scales.outputs[0]
     s = _budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
     got = lane_sum(inputs[0], 8).numpy()
-    report = _budget.judge_output(got, y.ref64.numpy(), s, scales.longest_reduction, distribution_is_normal=True)
+    report = _budget.judge_output(got, y.ref64.numpy(), s, scales.reductions)
     assert report.passed

@@ -52,7 +52,18 @@ def test_every_admitted_distribution_stays_in_the_domain(domain, dtype):
 
 def test_a_domain_admits_only_what_fits():
     names = _distributions.distributions_for
-    everything = ("normal", "uniform", "large", "wide", "tiny", "constant_rows", "mixed_signs", "binary")
+    everything = (
+        "normal",
+        "uniform",
+        "large",
+        "wide",
+        "tiny",
+        "constant_rows",
+        "mixed_signs",
+        "binary",
+        "end_rows",
+        "end_columns",
+    )
     assert names(EVERYWHERE) == everything
     moderate = InputDomain(fill="normal", low=-4.0, high=4.0)
     assert names(moderate) == tuple(name for name in everything if name not in ("large", "wide"))
@@ -92,6 +103,17 @@ def test_the_distributions_are_what_they_say():
     assert (rows == rows[:, :1]).all()
     assert len(np.unique(rows[:, 0])) > 10
     assert set(np.unique(draw("binary"))) == {0.0, 1.0}
+    ends = draw("end_rows")
+    assert set(np.sign(ends[:, 0])) == {-1.0, 1.0}
+    assert (np.sign(ends) == np.sign(ends[:, :1])).all()
+    assert 2.4e5 < np.abs(ends).min() < 3e5
+    assert 9e5 < np.abs(ends).max() <= 1e6
+    columns = draw("end_columns", InputDomain(fill="normal", low=-8.0, high=400.0))
+    assert (np.sign(columns) == np.sign(columns[:1])).all()
+    assert columns.min() >= -8.0
+    assert columns[columns < 0].max() <= -2.0
+    assert columns[columns > 0].min() >= 100.0
+    assert (draw("end_rows", InputDomain(fill="normal", low=1.0, high=400.0)) >= 100.0).all()
     mixed = draw("mixed_signs")
     assert np.abs(mixed).max() / np.abs(mixed).min() > 5000
     assert 0.4 < (mixed > 0).mean() < 0.6

@@ -10,6 +10,7 @@ import torch
 
 from kernelwright.errors import KernelwrightError
 from kernelwright.evaluator import _budget
+from kernelwright.evaluator._budget import Reduction
 
 RNG = np.random.default_rng(5)
 U = 2.0**-24
@@ -17,7 +18,7 @@ U = 2.0**-24
 
 def judged(candidate, ref64, s=None, n=1, **options):
     s = np.full(np.shape(ref64), 1e-6) if s is None else s
-    return _budget.judge_output(candidate, ref64, s, n, distribution_is_normal=True, **options)
+    return _budget.judge_output(candidate, ref64, s, [Reduction(n)], **options)
 
 
 def test_a_signalling_nan_is_a_wrong_value_and_nothing_worse():
@@ -113,12 +114,36 @@ def test_ill_conditioned_where_rounding_spoils_the_answer():
 
 
 def test_tolerance_grows_with_the_reduction_and_the_problem():
-    assert _budget.tolerance(1) == 4 + 1 / 16
-    assert _budget.tolerance(65536) == 20.0
-    assert _budget.tolerance(65536, 2.0) == 40.0
-    assert _budget.tolerance(65536, distribution_is_normal=False) == 1028.0
-    assert _budget.tolerance(1, distribution_is_normal=False) == _budget.tolerance(1)
-    assert _budget.tolerance(512, distribution_is_normal=False, searched=True) == 132.0
+    assert _budget.tolerance([]) == 4 + 1 / 16
+    assert _budget.tolerance([Reduction(2**20)]) == 68.0  # eight lanes decide
+    assert _budget.tolerance([Reduction(2**20)], 2.0) == 136.0
+    assert _budget.tolerance([Reduction(4096)]) == math.hypot(4, 16)  # one chain does
+    assert _budget.tolerance([Reduction(4096, product=True)]) < _budget.tolerance([Reduction(4096)])
+    assert _budget.tolerance([Reduction(65536)], data="other") == 4 + 2048
+    assert _budget.tolerance([Reduction(512)], data="equal") == 132.0
+    assert _budget.tolerance([Reduction(512)], data="far") == 144.0
+    assert _budget.tolerance([], data="other") == 4.0
+
+
+def test_longer_chains_than_are_allowed_are_told_what_to_do():
+    error = np.full(1000, 55.0)  # of one chain of 65,536 additions: 64
+
+    def of_chain(terms, times=1):
+        return _budget.judge_output(times * error, np.zeros(1000), np.ones(1000), [Reduction(terms, 1000)])
+
+    assert not of_chain(65_536).passed
+    assert "one chain of 65,536 float additions is as far off: use several partial sums" in of_chain(65_536).reason
+    assert "chain" not in of_chain(65_536, times=4).reason
+    assert not of_chain(16_384).passed
+    assert "chain" not in of_chain(16_384).reason
+
+
+@pytest.mark.parametrize(("sums", "passes"), [(1, True), (1000, False)])
+def test_outputs_that_share_one_sum_are_one_error(sums, passes):
+    """A softmax of one row of 1,000 numbers: its sum is 20 error scales off once in some hundred draws."""
+    ref = np.zeros(1000)
+    report = _budget.judge_output(np.full(1000, 20.0), ref, np.ones(1000), [Reduction(1000, sums)])
+    assert report.passed == passes
 
 
 def test_each_of_the_three_limits_fails_alone():
@@ -139,10 +164,10 @@ def test_each_of_the_three_limits_fails_alone():
 def test_off_normal_tails_may_be_four_times_as_long():
     one = np.zeros(10_000)
     one[17] = 400.0
-    options = {"distribution_is_normal": False}
-    assert _budget.judge_output(one, np.zeros(10_000), np.ones(10_000), 1, **options).passed
+    options = {"reductions": [], "data": "other"}
+    assert _budget.judge_output(one, np.zeros(10_000), np.ones(10_000), **options).passed
     one[17] = 700.0
-    assert not _budget.judge_output(one, np.zeros(10_000), np.ones(10_000), 1, **options).passed
+    assert not _budget.judge_output(one, np.zeros(10_000), np.ones(10_000), **options).passed
 
 
 def test_the_problems_own_factor_widens_the_budget():
@@ -223,19 +248,19 @@ def test_an_index_is_judged_by_what_it_points_at():
     s = np.full(values.shape, 1e-7)
     options = {"dim": 1, "distinct": False}
     wanted = np.array([1, 0])
-    assert _budget.judge_index(wanted, wanted, values, s, 1, **options).passed
-    assert _budget.judge_index(np.array([2, 0]), wanted, values, s, 1, **options).passed
-    assert not _budget.judge_index(np.array([0, 0]), wanted, values, s, 1, **options).passed
-    assert not _budget.judge_index(np.array([1, 1]), wanted, values, s, 1, **options).passed
-    assert "range" in _budget.judge_index(np.array([1, 4]), wanted, values, s, 1, **options).reason
-    assert "range" in _budget.judge_index(np.array([1, -4]), wanted, values, s, 1, **options).reason
+    assert _budget.judge_index(wanted, wanted, values, s, [], **options).passed
+    assert _budget.judge_index(np.array([2, 0]), wanted, values, s, [], **options).passed
+    assert not _budget.judge_index(np.array([0, 0]), wanted, values, s, [], **options).passed
+    assert not _budget.judge_index(np.array([1, 1]), wanted, values, s, [], **options).passed
+    assert "range" in _budget.judge_index(np.array([1, 4]), wanted, values, s, [], **options).reason
+    assert "range" in _budget.judge_index(np.array([1, -4]), wanted, values, s, [], **options).reason
 
 
 def test_sorted_indices_must_not_repeat():
     values, s = np.array([5.0, 5.0, 1.0]), np.full(3, 1e-7)
     wanted, options = np.array([0, 1, 2]), {"dim": 0, "distinct": True}
-    assert _budget.judge_index(np.array([1, 0, 2]), wanted, values, s, 1, **options).passed
-    assert "repeat" in _budget.judge_index(np.array([0, 0, 2]), wanted, values, s, 1, **options).reason
+    assert _budget.judge_index(np.array([1, 0, 2]), wanted, values, s, [], **options).passed
+    assert "repeat" in _budget.judge_index(np.array([0, 0, 2]), wanted, values, s, [], **options).reason
 
 
 # -------------------------------------------------------------------------------------------------------- probe
@@ -276,7 +301,7 @@ def test_probe_cannot_be_silenced_by_nan():
     assert not report.passed
 
 
-def test_an_error_norm_that_few_elements_decide_is_one_of_few_numbers_on_searched_data():
+def test_an_error_norm_that_few_elements_decide_is_one_of_few_numbers_where_terms_are_equal():
     s = np.full(1000, 1e-9)
     assert _budget.deciding(s) == pytest.approx(1000)
     s[7] = 1e-6
@@ -284,7 +309,6 @@ def test_an_error_norm_that_few_elements_decide_is_one_of_few_numbers_on_searche
     assert _budget.deciding(np.zeros(5)) == 5
     wrong = np.zeros(1000)
     wrong[7] = 10e-6  # ten times its scale, of a budget of four: beyond it, unless it is one draw alone
-    options = {"distribution_is_normal": False}
-    assert not _budget.judge_output(wrong, np.zeros(1000), s, 1, **options).passed
-    assert _budget.judge_output(wrong, np.zeros(1000), s, 1, searched=True, **options).passed
-    assert not _budget.judge_output(2 * wrong, np.zeros(1000), s, 1, searched=True, **options).passed
+    assert not _budget.judge_output(wrong, np.zeros(1000), s, [], data="other").passed
+    assert _budget.judge_output(wrong, np.zeros(1000), s, [], data="equal").passed
+    assert not _budget.judge_output(2 * wrong, np.zeros(1000), s, [], data="equal").passed

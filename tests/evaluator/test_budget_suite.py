@@ -139,7 +139,7 @@ def test_every_treatment_changes_some_problem(treatment):
 
 def test_a_single_number_of_many_terms_is_judged_as_it_is_timed():
     made = bench(PROBLEMS["smooth_l1_loss"], "cpu", 0, seed=3)
-    assert made.draws[0].reduction == 460_800
+    assert max(r.terms for r in made.draws[0].reductions) == 460_800
     for treatment in ("8 lanes", "blocks of 64", "tree, split K", "GPU-like", "CPU-like"):
         found = outcome(made, replacing(HONEST[treatment]))
         assert found.passed, (treatment, found.reasons)

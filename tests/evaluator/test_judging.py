@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kernelwright.evaluator._budget import Reduction
 from kernelwright.evaluator._clock import OutputClaim
 from kernelwright.evaluator._judging import judge_trial
 from kernelwright.evaluator._truth import Trial, Truth
@@ -19,7 +20,7 @@ LARGEST = np.array([1, 1])
 
 def judged(numbers: np.ndarray, truth: Truth, dtype: str):
     spec = TensorSpec("", dtype, numbers.shape, (1,))
-    trial = Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (truth,))
+    trial = Trial("normal", 0, np.zeros(0, dtype=np.uint8), (Reduction(4),), (truth,))
     claim = OutputClaim(0, dtype, numbers.shape, (1,), np.ascontiguousarray(numbers).view(np.uint8))
     return judge_trial(trial, SimpleNamespace(outputs=(spec,)), (claim,), 1.0)[0]
 
