@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         load_suite,
         suites,
     )
+    from kernelwright.datasets._values import MAX_DIMENSIONS, MAX_OUTPUTS, TENSOR_DTYPES
     from kernelwright.datasets._variants import choose_variant, every_variant, no_variant
     from kernelwright.datasets.loaders import workload_of
 
@@ -43,6 +44,9 @@ __all__ = [
     "FIT_ENTRY",
     "HUB_REPOSITORY",
     "LINT_ENTRY",
+    "MAX_DIMENSIONS",
+    "MAX_OUTPUTS",
+    "TENSOR_DTYPES",
     "Fetched",
     "Fit",
     "LintFinding",
@@ -94,6 +98,7 @@ _HOMES = {
     "_operators": ("operator_category", "operators_of"),
     "_sizes": ("parse_sizes", "resized", "sizes_in_words", "with_sizes"),
     "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
+    "_values": ("MAX_DIMENSIONS", "MAX_OUTPUTS", "TENSOR_DTYPES"),
     "_variants": ("choose_variant", "every_variant", "no_variant"),
     "loaders": ("workload_of",),
 }
