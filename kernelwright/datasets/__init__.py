@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.datasets._capture import capture_module, problem_from_module
     from kernelwright.datasets._contract import parse_problem
-    from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted
+    from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted, smaller_sizes
     from kernelwright.datasets._hub import HUB_REPOSITORY, Fetched, fetch_kernelbench
     from kernelwright.datasets._lint import (
         LINT_ENTRY,
@@ -74,6 +74,7 @@ __all__ = [
     "problem_from_module",
     "resized",
     "sizes_in_words",
+    "smaller_sizes",
     "suites",
     "with_sizes",
     "workload_of",
@@ -82,7 +83,7 @@ __all__ = [
 _HOMES = {
     "_capture": ("capture_module", "problem_from_module"),
     "_contract": ("parse_problem",),
-    "_fit": ("FIT_ENTRY", "Fit", "fitted"),
+    "_fit": ("FIT_ENTRY", "Fit", "fitted", "smaller_sizes"),
     "_hub": ("HUB_REPOSITORY", "Fetched", "fetch_kernelbench"),
     "_lint": (
         "LINT_ENTRY",

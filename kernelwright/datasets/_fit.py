@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelwright.datasets._places import places_of
 from kernelwright.datasets._sizes import lines_of, resized
 from kernelwright.errors import MachineError
-from kernelwright.records import DeviceClass, Problem
+from kernelwright.records import VARIANT_MARK, DeviceClass, Problem
 
 FIT_ENTRY = "kernelwright.datasets._runtime:fit_entry"
 FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
@@ -96,6 +97,19 @@ def fitted(
     if not fits and not reason:
         reason = "no constant of it can be halved any more" if values else "its sizes are no constants of the file"
     return Fit(resized(problem, sizes), fits, "".join(c if c.isprintable() else " " for c in reason))
+
+
+def smaller_sizes(problem: Problem) -> str:
+    """What to do about a problem that is too large, in words: which of its sizes to set, and how to find some."""
+    known_as, _, _ = problem.id.partition(VARIANT_MARK)
+    named = Path(problem.path).name if problem.suite == "file" and problem.path else known_as
+    try:
+        units = _units(problem.source, places_of(ast.parse(problem.source)).constants)
+    except (SyntaxError, RecursionError, MemoryError):  # how deep is too deep depends on the depth of the caller
+        units = {}
+    largest = max(units, key=lambda name: units[name].value, default="NAME")
+    found = f"'kernelwright problems lint --fit {named}' finds some"
+    return f"choose smaller sizes with {named}{VARIANT_MARK}{largest}=... ({found})"
 
 
 def _units(source: str, named: Mapping[str, Sequence[ast.expr]]) -> dict[str, _Unit]:

@@ -25,7 +25,7 @@ Named = Mapping[str, Sequence[ast.expr]]
 
 
 class Places(NamedTuple):
-    """Where a file says its sizes, by name: constants, and the numbers besides that are just written there."""
+    """Where a file says its sizes, by name: constants; and what its model says itself, and numbers without a name."""
 
     constants: Named
     literals: Named
@@ -38,12 +38,13 @@ class Places(NamedTuple):
 def places_of(tree: ast.Module) -> Places:
     """All places of a file. ``PROBLEM`` is none: it says nothing of what is computed."""
     constants: dict[str, list[ast.expr]] = {}
-    for name, node in _constants(tree):
-        if name.partition(".")[0] != "PROBLEM":
-            constants.setdefault(name, []).append(node)
-    sizes = [node for nodes in constants.values() for node in nodes if isinstance(node, (ast.Constant, ast.BinOp))]
-    taken = {id(inner) for node in sizes for inner, _ in _numbers(node)}
     literals: dict[str, list[ast.expr]] = {}
+    taken: set[int] = set()
+    for name, node in _constants(tree):
+        owner_name = name.partition(".")[0]
+        if owner_name != "PROBLEM":
+            (literals if owner_name == "Model" else constants).setdefault(name, []).append(node)
+            taken |= {id(n) for n, _ in _numbers(node)} if isinstance(node, (ast.Constant, ast.BinOp)) else set()
     for owner in tree.body:
         if isinstance(owner, ast.ClassDef) or (isinstance(owner, ast.FunctionDef) and owner.name in _MAKERS):
             for node, value in _numbers(owner):

@@ -12,6 +12,7 @@ import inspect
 import json
 import linecache
 import random
+import re
 import sys
 import traceback
 import types
@@ -64,6 +65,7 @@ _T = TypeVar("_T")
 FaultStage = Literal["import", "Model", "get_inputs", "get_init_inputs", "forward"]
 
 _PREFIX = "kernelwright_problem_"
+_NO_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 NO_DOUBLE = "it does not run in float64, in which its truth is computed"
 
 
@@ -433,6 +435,8 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"needs the package {error.name}, which is not installed"
     text = str(error).strip().split("\n", 1)[0][:500]
+    if asked := _NO_MEMORY.search(text):
+        return f"asks for {int(asked[1]) / 2**30:.3g} GiB at once, more than this machine gives: use smaller sizes"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

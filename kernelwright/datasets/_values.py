@@ -30,6 +30,7 @@ MAX_OUTPUTS = 16
 
 # What is done with a tensor of each place, so that a remedy can say it.
 _VERBS: Mapping[Place, str] = {"input": "pass", "argument": "pass", "parameter": "hold", "output": "return"}
+_STAND_INS = "torch._subclasses."  # of torch's own, by which shapes are followed: FakeTensor
 _TOLD = ("numpy", "torch")  # whose names alone do not say what is meant: numpy.float32, torch.device
 
 
@@ -93,7 +94,8 @@ def tensor_objection(tensor: torch.Tensor, place: Place) -> str:
         return f"is a tensor of dtype {dtype}, which is not supported: {remedy}"
     if tensor.dim() > MAX_DIMENSIONS:
         return f"has {tensor.dim()} dimensions, and at most {MAX_DIMENSIONS} are supported: {verb} it reshaped"
-    if place != "parameter" and not isinstance(tensor, torch.nn.Parameter) and type(tensor) is not torch.Tensor:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__module__.startswith(_STAND_INS)
+    if place != "parameter" and not plain:
         remedy = f"{verb} a plain tensor (as_subclass(torch.Tensor))"
         return f"is {_kind(tensor)}, a subclass of Tensor, which is not supported: {remedy}"
     if tensor.is_meta and torch.get_default_device().type != "meta":  # else only shapes are followed
