@@ -61,7 +61,7 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``sizes``: what has to be changed, empty where it fits as it is. ``fits``: whether it does then. ``reason``:
-        why the problem cannot be followed at all; empty where it can.
+        why the problem cannot be followed at all, or was not to its end; empty where it was.
     """
     search = _Search(payload)
     try:
@@ -73,7 +73,8 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
         while now.excess > 1 and (step := search.step(names, now, gain)) is not None:
             now = step
     changed = {name: value for name, value in now.values.items() if value != search.given[name]}
-    return {"sizes": changed, "fits": now.excess <= 1, "reason": ""}
+    late = f"no sizes that fit were found in {payload['seconds']:g} s"
+    return {"sizes": changed, "fits": now.excess <= 1, "reason": late if now.excess > 1 and search.is_late() else ""}
 
 
 class _Search:
@@ -83,6 +84,10 @@ class _Search:
         self.given: Values = {name: int(value) for name, value in payload["values"].items()}
         self._payload = payload
         self._until = time.monotonic() + float(payload["seconds"])
+
+    def is_late(self) -> bool:
+        """Whether the time to look is over."""
+        return time.monotonic() > self._until
 
     def step(self, names: Sequence[str], now: _Step, gain: float) -> _Step | None:
         """With a number halved: the largest one that helps and with which it still runs, so that sizes stay in
@@ -105,7 +110,7 @@ class _Search:
     def _best(self, moves: Sequence[tuple[str, ...]], now: _Step, enough: float) -> _Step | None:
         found = []
         for move in moves:
-            if time.monotonic() > self._until:
+            if self.is_late():
                 break
             halved = {**now.values, **{name: now.values[name] // 2 for name in move}}
             try:
