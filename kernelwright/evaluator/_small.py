@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernelwright.datasets import fitted
+from kernelwright.errors import MachineError
 from kernelwright.records import VARIANT_MARK, Evaluation, Finding, Problem
 from kernelwright.sandbox import WorkerFailed
 
@@ -35,8 +36,8 @@ def small_problem(problem: Problem, call: Call) -> Problem | None:
         if fitted(problem, call, most_bytes=_TOO_MANY_BYTES, most_flops=_TOO_MANY_FLOPS, **sizes).problem == problem:
             return None
         small = fitted(problem, call, most_bytes=_BYTES, most_flops=_FLOPS, **sizes).problem
-    except WorkerFailed:
-        return None  # what it takes to follow its shapes is more than a worker may have
+    except (WorkerFailed, MachineError):
+        return None  # its shapes cannot be followed within a worker's limits, or it answered for itself
     variants = {**small.meta.variants, "interpreter": ({},)}
     return small.model_copy(update={"meta": small.meta.model_copy(update={"variants": variants})})
 
