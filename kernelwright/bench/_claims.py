@@ -28,15 +28,28 @@ def report_of_claims(
     level = run.level
     outcomes = run.outcomes(times, level)
     asked = [Asked(name=problem_name(number), level=level) for number in numbers]
-    tables, figures = [], {}
+    tables: list[TableOf] = []
+    figures: dict[str, dict[str, Any]] = {}
     broken = {baseline: break_down(outcomes, asked, baseline) for baseline in times}
     for baseline, milliseconds in times.items():
         own, every = kernelbench_figures(run.entries, milliseconds, numbers), broken[baseline].all
         tables.append(TableOf(f"Against {baseline}", _HEAD, _rows(own, every)))
         figures[baseline] = {"kernelbench": own, "all_samples": every}
     lines = [f"level {level}, {len(numbers)} problems ({whence}), {len(run.entries)} samples"]
+    lines += [said for name, found in figures.items() if (said := _left_out(name, found["kernelbench"]))]
     data: dict[str, Any] = {"run": name, "level": level, "problems": len(numbers), "baselines": figures}
     return BenchReport(name, lines, tables, plots_of(broken, outcomes), data)
+
+
+def _left_out(baseline: str, own: KernelBenchFigures) -> str:
+    """Where the mean is another one than KernelBench's script prints, and why; empty where it is the same."""
+    if not own.untimed:
+        return ""
+    theirs = "end with an error" if own.their_geometric_mean is None else f"give {own.their_geometric_mean:.4g}"
+    return (
+        f"against {baseline}, {own.untimed} of {own.aligned_correct} right samples have no time and are left out of "
+        f"the geometric mean; KernelBench's script would {theirs}"
+    )
 
 
 def _rows(own: KernelBenchFigures, every: Summary) -> list[tuple[str, str, str]]:
@@ -47,6 +60,7 @@ def _rows(own: KernelBenchFigures, every: Summary) -> list[tuple[str, str, str]]
         *((f"pass@{k}", "", percent(rate)) for k, rate in every.pass_at_k.items()),
         *((f"fast_{p}", f"{own.fast_p[p]:.3f}", f"{every.fast_p[p]:.3f}") for p in own.fast_p),
         ("geometric mean speedup", f"{own.geometric_mean:.4f}", with_interval(every.geometric_mean)),
+        ("right samples with a time", f"{own.aligned_correct - own.untimed} of {own.aligned_correct}", ""),
         ("median speedup", "", with_interval(every.median)),
         ("problems that the baseline has", str(own.aligned), ""),
         ("problems with a time", "", str(every.timed)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright import __version__
-from kernelwright.bench._kernelbench import KernelBenchRun, Slot
+from kernelwright.bench._kernelbench import NOT_TIMED, KernelBenchRun, Slot, writable
 from kernelwright.bench._stored import JudgedSample, StoredBench
 from kernelwright.errors import UsageError
 from kernelwright.records import VARIANT_MARK, Backend, Candidate, Environment, Problem, TimingSample
@@ -18,7 +18,6 @@ from kernelwright.store import Sample
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-_NOT_TIMED = -1.0  # as KernelBench writes it
 CANDIDATE_ROLE = "candidate"
 
 
@@ -67,7 +66,7 @@ def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Ba
                 number=slot.sample,
                 candidate=candidate,
                 reason="" if candidate else "the run has an entry of it, and no kernel",
-                claimed=run.entries.get(slot),
+                claimed=writable(run.entries[slot]) if slot in run.entries else None,
             )
         )
     return Imported(list(by_number.values()), samples)
@@ -128,7 +127,7 @@ def entry_of(store: Store, judged: JudgedSample) -> Mapping[str, Any] | None:
     verdict = judged.verdict
     if judged.evaluation is None or verdict is None:
         if judged.sample.claimed is not None:
-            return judged.sample.claimed
+            return writable(judged.sample.claimed)
         if judged.sample.candidate is not None:
             return None
         return _entry(judged, compiled=False, correct=False, metadata={"status": "NO_CANDIDATE"}, stats={})
@@ -158,7 +157,7 @@ def _entry(
         "compiled": compiled,
         "correctness": correct,
         "metadata": metadata,
-        "runtime": stats.get("mean", _NOT_TIMED),
+        "runtime": stats.get("mean", NOT_TIMED),
         "runtime_stats": stats,
     }
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from kernelwright.bench._exchange import Imported, samples_of_run
 from kernelwright.bench._flashinfer import forward_arguments
-from kernelwright.bench._kernelbench import KernelBenchRun, Slot
+from kernelwright.bench._kernelbench import KernelBenchRun, Slot, writable
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.records import Backend, Candidate, Problem
 from kernelwright.store import Sample
@@ -182,7 +182,7 @@ def _claimed(row: Mapping[str, Any], where: str) -> Mapping[str, Any] | None:
     claimed = _json(text, where) if isinstance(text, str) else text
     if not isinstance(claimed, dict):
         raise UsageError(f"{where} has a claim that is no object", hint="leave it out, or give it as JSON")
-    return claimed
+    return writable(claimed)
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:

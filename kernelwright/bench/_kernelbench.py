@@ -1,7 +1,8 @@
 """KernelBench's files: a run's folder of kernels with ``eval_results.json``, and the times of baselines.
 
 KernelBench: A. Ouyang et al., "KernelBench: Can LLMs write efficient GPU kernels?" (arXiv 2502.10517). What its own
-evaluation wrote is kept as it is, entry by entry, so that what is written again equals what was read.
+evaluation wrote is kept as it is, entry by entry, so that what is written again equals what was read; only NaN becomes
+what its scripts write where nothing was timed, see :func:`writable`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -19,6 +20,8 @@ from kernelwright.evaluator import Result, fast_p, geometric_mean
 from kernelwright.records import Record
 
 RESULTS = "eval_results.json"
+NOT_TIMED = -1.0  # as KernelBench writes it
+_NON_FINITE = ("NaN", "Infinity", "-Infinity")
 _KERNEL = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
 _NUMBERED = re.compile(r"(\d+)_")
 _MOST_SAMPLES = 1_000_000
@@ -74,8 +77,11 @@ class KernelBenchFigures(Record):
 
     Attributes:
         problems: of the level. ``compiled`` and ``correct``: how many of them.
-        aligned: problems of which the baseline's time is known, over which fast_p is taken.
-        geometric_mean: of the speedups of the correct ones; 0 where there is none.
+        aligned: problems of which the baseline's time is known, over which fast_p is taken. ``aligned_correct``: how
+            many of them are correct. ``untimed``: how many of these have no time.
+        geometric_mean: of the speedups of the correct ones that have a time; 0 where there is none.
+        their_geometric_mean: what KernelBench's script makes of it, which divides by whatever stands there as a time:
+            by -1, by NaN. None where it ends with an error (a time that is no number).
         fast_p: by p.
     """
 
@@ -83,7 +89,10 @@ class KernelBenchFigures(Record):
     compiled: int
     correct: int
     aligned: int
+    aligned_correct: int
+    untimed: int
     geometric_mean: float
+    their_geometric_mean: float | None
     fast_p: Mapping[str, float]
 
 
@@ -131,7 +140,7 @@ def write_run(folder: Path, run: KernelBenchRun) -> None:
             name = f"level_{run.level}_problem_{slot.problem}_sample_{slot.sample}_kernel.py"
             (folder / name).write_bytes(source.encode())
         if run.entries:
-            _replace(folder / RESULTS, json.dumps(results_json(run.entries), indent=4))
+            _replace(folder / RESULTS, json.dumps(results_json(run.entries), indent=4, allow_nan=False))
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error}", hint="give a folder that can be written") from None
 
@@ -166,8 +175,29 @@ def results_json(entries: Mapping[Slot, Mapping[str, Any]]) -> dict[str, list[Ma
     """What an ``eval_results.json`` of these entries holds, by problem and sample in ascending order."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for slot, entry in sorted(entries.items(), key=lambda item: item[0]):
-        found.setdefault(str(slot.problem), []).append(entry)
+        found.setdefault(str(slot.problem), []).append(writable(entry))
     return found
+
+
+def writable(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry as KernelBench's scripts and every reader of JSON take it.
+
+    A runtime that is no number, or NaN, becomes -1, as these scripts write what was not timed: they divide by it. Every
+    other NaN and infinity, which JSON does not have, becomes null.
+    """
+    made: dict[str, Any] = _finite(entry)
+    if "runtime" in made and (not isinstance(made["runtime"], (int, float)) or isinstance(made["runtime"], bool)):
+        made["runtime"] = NOT_TIMED
+    return made
+
+
+def _finite(value: Any) -> Any:
+    """The same without NaN and infinities, as numbers and as the texts that the store keeps them as."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if value in _NON_FINITE or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
 def read_baseline(path: Path, level: int) -> dict[int, float]:
@@ -207,12 +237,17 @@ def kernelbench_figures(
     aligned = [number for number in numbers if number in baseline]
     results = [_result(first[number], baseline[number]) for number in aligned]
     speedups = [result.speedup for result in results if result.speedup is not None]
+    right = [number for number in aligned if first[number].get("correctness")]
+    ratios = [_their_ratio(baseline[number], first[number].get("runtime")) for number in right]
     return KernelBenchFigures(
         problems=len(numbers),
         compiled=sum(bool(entry.get("compiled")) for entry in first.values()),
         correct=sum(bool(entry.get("correctness")) for entry in first.values()),
         aligned=len(aligned),
+        aligned_correct=len(right),
+        untimed=len(right) - len(speedups),
         geometric_mean=geometric_mean(speedups) if speedups else 0.0,
+        their_geometric_mean=_their_mean(ratios),
         fast_p={f"{p:g}": fast_p(results, p) if results else 0.0 for p in _THRESHOLDS},
     )
 
@@ -222,6 +257,26 @@ def _result(entry: Mapping[str, Any], baseline_ms: float) -> Result:
     runtime = _runtime(entry)
     counts = bool(entry.get("correctness")) and runtime is not None
     return Result(counts, baseline_ms / runtime if counts and runtime else None)
+
+
+def _their_ratio(baseline_ms: float, runtime: Any) -> float | None:
+    """A speedup as KernelBench's script divides it, whatever the time is; None where it cannot."""
+    if not isinstance(runtime, (int, float)):
+        return None
+    return baseline_ms / runtime if runtime else math.inf
+
+
+def _their_mean(ratios: Sequence[float | None]) -> float | None:
+    """The root of their product, as KernelBench's script takes it: NaN where the product is negative."""
+    if not ratios:
+        return 0.0
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios):
+        return None
+    product = math.prod(known)
+    if product < 0 and len(known) > 1:
+        return math.nan
+    return float(product ** (1 / len(known)))
 
 
 def _runtime(entry: Mapping[str, Any]) -> float | None:

@@ -215,7 +215,7 @@ def lint(
         look = _linter(settings, static_only, stack)
         reports = [_report(target, look, alone=alone) for target in targets]
     if alone:
-        return _show_one(common, reports[0], static_only)
+        return _show_one(common, reports[0], static_only, references[0])
     return _show_several(common, reports, static_only)
 
 
@@ -277,14 +277,14 @@ def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Look:
         try:
             return lint_all(problem, lambda entry, payload: opened.call(entry, payload, limits=limits), records=records)
         except WorkerFailed as error:
-            records.put(problem, [LintFinding.of_error(error)])
+            records.put(problem, [LintFinding.of_error(error, problem)])
             raise
 
     return look
 
 
 def _report(target: Problem | UnreadableProblem, look: Look, *, alone: bool) -> LintReport:
-    """Of several problems, one that cannot be read or run is reported as such; alone, its error is raised."""
+    """What is found in a problem. One that cannot be read is reported as such, or, alone, an error of the command."""
     from kernelwright.datasets import LintFinding, UnreadableProblem
     from kernelwright.sandbox import WorkerFailed
 
@@ -295,16 +295,19 @@ def _report(target: Problem | UnreadableProblem, look: Look, *, alone: bool) -> 
     try:
         return LintReport(target.id, look(target))
     except WorkerFailed as error:
-        if alone:
-            raise
-        return LintReport(target.id, (LintFinding.of_error(error),))
+        return LintReport(target.id, (LintFinding.of_error(error, target),))
 
 
-def _show_one(common: Common, report: LintReport, static_only: bool) -> int:
+def _show_one(common: Common, report: LintReport, static_only: bool, named: str) -> int:
+    """Show what is found in a problem, and in which sizes; ``named`` is its name on the command line."""
+    from kernelwright.records import VARIANT_MARK
+
     lines = [f"{entry.severity}: {entry.rule}{_at(entry.line)}: {entry.message}" for entry in report.findings]
+    sizes = report.problem.partition(VARIANT_MARK)[2]
+    sized = [f"in these sizes: {named.partition(VARIANT_MARK)[0]}{VARIANT_MARK}{sizes}"] if "=" in sizes else []
     weak = any(entry.severity != "info" for entry in report.findings)
     data = {"problem": report.problem, "ok": not weak, "findings": report.findings, "static_only": static_only}
-    common.show(data, *(lines or [f"{report.problem}: no weakness found"]))
+    common.show(data, *(lines or [f"{report.problem}: no weakness found"]), *sized)
     return EXIT_WEAK if weak else 0
 
 

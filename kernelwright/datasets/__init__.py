@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.datasets._capture import capture_module, problem_from_module
     from kernelwright.datasets._contract import parse_problem
-    from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted
+    from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted, smaller_sizes
     from kernelwright.datasets._hub import HUB_REPOSITORY, Fetched, fetch_kernelbench
     from kernelwright.datasets._lint import (
         LINT_ENTRY,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         load_suite,
         suites,
     )
+    from kernelwright.datasets._values import MAX_DIMENSIONS, MAX_OUTPUTS, TENSOR_DTYPES
     from kernelwright.datasets._variants import choose_variant, every_variant, no_variant
     from kernelwright.datasets.loaders import workload_of
 
@@ -43,6 +44,9 @@ __all__ = [
     "FIT_ENTRY",
     "HUB_REPOSITORY",
     "LINT_ENTRY",
+    "MAX_DIMENSIONS",
+    "MAX_OUTPUTS",
+    "TENSOR_DTYPES",
     "Fetched",
     "Fit",
     "LintFinding",
@@ -70,6 +74,7 @@ __all__ = [
     "problem_from_module",
     "resized",
     "sizes_in_words",
+    "smaller_sizes",
     "suites",
     "with_sizes",
     "workload_of",
@@ -78,7 +83,7 @@ __all__ = [
 _HOMES = {
     "_capture": ("capture_module", "problem_from_module"),
     "_contract": ("parse_problem",),
-    "_fit": ("FIT_ENTRY", "Fit", "fitted"),
+    "_fit": ("FIT_ENTRY", "Fit", "fitted", "smaller_sizes"),
     "_hub": ("HUB_REPOSITORY", "Fetched", "fetch_kernelbench"),
     "_lint": (
         "LINT_ENTRY",
@@ -94,6 +99,7 @@ _HOMES = {
     "_operators": ("operator_category", "operators_of"),
     "_sizes": ("parse_sizes", "resized", "sizes_in_words", "with_sizes"),
     "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
+    "_values": ("MAX_DIMENSIONS", "MAX_OUTPUTS", "TENSOR_DTYPES"),
     "_variants": ("choose_variant", "every_variant", "no_variant"),
     "loaders": ("workload_of",),
 }

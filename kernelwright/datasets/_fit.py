@@ -1,19 +1,22 @@
-"""Smaller sizes for a problem that is too large for a machine: which of its constants are halved, and how often."""
+"""Smaller sizes for a problem that is too large for a machine: which of its numbers are halved, and how often."""
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernelwright.datasets._sizes import assigned, lines_of, resized
+from kernelwright.datasets._places import places_of
+from kernelwright.datasets._sizes import lines_of, resized
 from kernelwright.errors import MachineError
-from kernelwright.records import Problem
+from kernelwright.records import VARIANT_MARK, DeviceClass, Problem
 
 FIT_ENTRY = "kernelwright.datasets._runtime:fit_entry"
 FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
 FIT_FLOPS = 400_000_000
+FIT_SECONDS = 30.0  # after which the sizes that were found so far are taken
 _LARGEST = 1 << 62
 _DEEPEST = 8
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -38,62 +41,95 @@ class Fit(NamedTuple):
     reason: str
 
 
+class _Unit(NamedTuple):
+    """What is halved as one: the largest of its values, and where in the text they stand."""
+
+    value: int
+    places: list[tuple[int, int]]
+
+
 def fitted(
     problem: Problem,
     call: Callable[[str, dict[str, Any]], Mapping[str, Any]],
     *,
     most_bytes: int = FIT_BYTES,
     most_flops: int = FIT_FLOPS,
+    device_class: DeviceClass = "cpu",
+    literals: bool = True,
 ) -> Fit:
-    """Halve whole-number constants of a problem's file, the largest that helps each time, until it fits.
+    """Halve whole numbers of a problem's file, the largest that helps each time, until all its variants fit.
 
-    Only the first variant is looked at. What is changed is part of the problem's id, as with :func:`resized`.
+    Constants are halved first, those of one value together where one alone would not run. Where that is not enough,
+    numbers that are written in classes and in ``get_inputs`` are halved as well, all of one value in one class
+    together. What is changed is part of the problem's id, as with :func:`resized`.
 
     Args:
         call: runs :data:`FIT_ENTRY` in a sandbox (``Sandbox.call``).
         most_bytes: of inputs, parameters and outputs together. ``most_flops``: of a forward.
+        device_class: whose variants are looked at.
+        literals: whether numbers that are no constants may be halved, too.
 
     Raises:
         MachineError: the worker's reply is malformed.
     """
-    numbers = _numbers(problem.source)
+    places = places_of(ast.parse(problem.source))
+    tiers = [_units(problem.source, places.constants)]
+    tiers += [_units(problem.source, places.literals)] if literals else []
+    values = {name: unit.value for tier in tiers for name, unit in tier.items()}
     payload = {
         "source": problem.source,
-        "places": {name: places for name, (_, places) in numbers.items()},
-        "values": {name: value for name, (value, _) in numbers.items()},
+        "places": {name: unit.places for tier in tiers for name, unit in tier.items()},
+        "values": values,
+        "tiers": [list(tier) for tier in tiers],
+        "variants": [dict(variant) for variant in problem.meta.variants_for(device_class)],
         "bytes": most_bytes,
         "flops": most_flops,
+        "seconds": FIT_SECONDS,
     }
     reply = call(FIT_ENTRY, payload)
     sizes, fits, reason = reply.get("sizes"), reply.get("fits"), reply.get("reason")
     whole = isinstance(sizes, dict) and all(
-        name in numbers and type(value) is int and 0 < value < numbers[name][0] for name, value in sizes.items()
+        name in values and type(value) is int and 0 < value < values[name] for name, value in sizes.items()
     )
     if not whole or not isinstance(fits, bool) or not isinstance(reason, str):
         raise MachineError("the fitting worker's reply is malformed", hint="try again")
     assert isinstance(sizes, dict)
     if not fits and not reason:
-        reason = "no constant of it can be halved any more" if numbers else "its sizes are no constants of the file"
+        reason = "no constant of it can be halved any more" if values else "its sizes are no constants of the file"
     return Fit(resized(problem, sizes), fits, "".join(c if c.isprintable() else " " for c in reason))
 
 
-def _numbers(source: str) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-    """Constants that are whole numbers above 1: what each is last, and where in the text its values stand."""
+def smaller_sizes(problem: Problem) -> str:
+    """What to do about a problem that is too large, in words: which of its sizes to set, and how to find some."""
+    known_as, _, _ = problem.id.partition(VARIANT_MARK)
+    named = Path(problem.path).name if problem.suite == "file" and problem.path else known_as
+    try:
+        units = _units(problem.source, places_of(ast.parse(problem.source)).constants)
+    except (SyntaxError, RecursionError, MemoryError):  # how deep is too deep depends on the depth of the caller
+        units = {}
+    largest = max(units, key=lambda name: units[name].value, default="NAME")
+    found = f"'kernelwright problems lint --fit {named}' finds some"
+    return f"choose smaller sizes with {named}{VARIANT_MARK}{largest}=... ({found})"
+
+
+def _units(source: str, named: Mapping[str, Sequence[ast.expr]]) -> dict[str, _Unit]:
+    """Names whose values are whole numbers above 1, with the largest of each and where in the text they stand."""
     lines = lines_of(source)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
-    found: dict[str, tuple[int, list[tuple[int, int]]]] = {}
-    for name, node in assigned(ast.parse(source)):
-        value = _whole(node)
-        if value is None or node.end_lineno != node.lineno:
+    found: dict[str, _Unit] = {}
+    for name, nodes in named.items():
+        values = [_whole(node) if node.end_lineno == node.lineno else None for node in nodes]
+        if any(value is None or value < 2 for value in values):
             continue
-        encoded = lines[node.lineno - 1].encode()
-        first, last = (len(encoded[:offset].decode()) for offset in (node.col_offset, node.end_col_offset or 0))
-        start = starts[node.lineno - 1]
-        _, places = found.get(name, (0, []))
-        found[name] = (value, [*places, (start + first, start + last)])
-    return {name: entry for name, entry in found.items() if entry[0] > 1}
+        places = []
+        for node in nodes:
+            encoded = lines[node.lineno - 1].encode()
+            first, last = (len(encoded[:offset].decode()) for offset in (node.col_offset, node.end_col_offset or 0))
+            places.append((starts[node.lineno - 1] + first, starts[node.lineno - 1] + last))
+        found[name] = _Unit(max(value for value in values if value is not None), places)
+    return found
 
 
 def _whole(node: ast.expr, depth: int = 0) -> int | None:

@@ -1,16 +1,20 @@
-"""Smaller sizes for a problem, worker side: constants are halved until memory and work fit. Nothing is computed.
+"""Smaller sizes for a problem, worker side: numbers are halved until memory and work fit. Nothing is computed.
 
 Shapes alone are followed, on torch's ``meta`` device. Runs in a sandbox only. JSON in, JSON out; no pydantic.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
+import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernelwright.datasets._runtime import (
@@ -22,9 +26,10 @@ from kernelwright.datasets._runtime import (
     settle_device,
 )
 
-_STEPS = 64
 _LEAST = 16  # below which nothing is halved: a width of 1 is another problem
 _LEAST_BATCH = 2  # the same for how many there are of the same
+_GAIN = 0.99  # to what a halving has to bring the excess, as long as another one may help more
+_RESULT_SHARE = 4  # how many times as large as all that stays one result on the way may be
 
 _RANGES = (torch.linspace, torch.arange, torch.logspace)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -32,81 +37,156 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 Values = dict[str, int]
 
 
+class _Load(NamedTuple):
+    """What one call takes: bytes of all tensors that stay, of the largest one on the way, and operations."""
+
+    held: int
+    result: int
+    flops: int
+
+
+class _Step(NamedTuple):
+    values: Values
+    excess: float
+
+
 def fit(payload: dict[str, Any]) -> dict[str, Any]:
     """Find sizes in which a problem fits.
 
     Args:
-        payload: ``source``; ``places``: by constant the spans of its value in the text, in characters; ``values``: what
-            each is now; ``bytes``: most of inputs, parameters and outputs together; ``flops``: most of a forward.
+        payload: ``source``; ``places``: by name the spans of its values in the text, in characters; ``values``: what
+            each is now; ``tiers``: names that are tried, those of a later list only once the earlier ones are small;
+            ``variants``: constants that are set, all of which have to fit; ``bytes``: most of inputs, parameters and
+            outputs together; ``flops``: most of a forward; ``seconds``: how long to look.
 
     Returns:
-        ``sizes``: what has to be changed, empty where it fits as it is. ``fits``: whether it does then. ``bytes`` and
-        ``flops``: of that. ``reason``: why the problem cannot be followed at all; empty where it can.
+        ``sizes``: what has to be changed, empty where it fits as it is. ``fits``: whether it does then. ``reason``:
+        why the problem cannot be followed at all, or was not to its end; empty where it was.
     """
-    values: Values = {name: int(value) for name, value in payload["values"].items()}
-    given = dict(values)
+    search = _Search(payload)
     try:
-        now = _load(payload, values)
+        now = _Step(search.given, search.excess(search.given))
     except ReferenceFault as fault:
-        return {"sizes": {}, "fits": False, "bytes": 0, "flops": 0, "reason": fault.message[:500]}
-    for _ in range(_STEPS):
-        if _excess(now, payload) <= 1:
-            break
-        step = _next(payload, values, _excess(now, payload))
-        if step is None:
-            break
-        values, now = step
-    changed = {name: value for name, value in values.items() if value != given[name]}
-    fits = _excess(now, payload) <= 1
-    return {"sizes": changed, "fits": fits, "bytes": now[0], "flops": now[1], "reason": ""}
+        return {"sizes": {}, "fits": False, "reason": fault.message[:500]}
+    tiers = list(itertools.accumulate(payload["tiers"]))
+    for names, gain in (*((names, _GAIN) for names in tiers), *((names, 1.0) for names in tiers)):
+        while now.excess > 1 and (step := search.step(names, now, gain)) is not None:
+            now = step
+    changed = {name: value for name, value in now.values.items() if value != search.given[name]}
+    late = f"no sizes that fit were found in {payload['seconds']:g} s"
+    return {"sizes": changed, "fits": now.excess <= 1, "reason": late if now.excess > 1 and search.is_late() else ""}
 
 
-def _next(payload: Mapping[str, Any], values: Values, excess: float) -> tuple[Values, tuple[int, int]] | None:
-    """The problem with one constant halved: the largest one that helps and with which it still runs, so that the sizes
-    stay in proportion; of equal ones that which helps most."""
-    found = []
-    for name, value in values.items():
-        if value < (_LEAST_BATCH if "batch" in name.lower() else _LEAST):
-            continue
-        halved = {**values, name: value // 2}
-        try:
-            load = _load(payload, halved)
-        except ReferenceFault:
-            continue
-        if _excess(load, payload) < excess:
-            found.append((value, -_excess(load, payload), name, halved, load))
-    if not found:
+class _Search:
+    """Halves numbers of one file."""
+
+    def __init__(self, payload: Mapping[str, Any]) -> None:
+        self.given: Values = {name: int(value) for name, value in payload["values"].items()}
+        self._payload = payload
+        self._until = time.monotonic() + float(payload["seconds"])
+
+    def is_late(self) -> bool:
+        """Whether the time to look is over."""
+        return time.monotonic() > self._until
+
+    def step(self, names: Sequence[str], now: _Step, gain: float) -> _Step | None:
+        """With a number halved: the largest one that helps and with which it still runs, so that sizes stay in
+        proportion; of equal ones that which helps most; all equal ones, and then pairs, where none does alone."""
+        values = {name: now.values[name] for name in names if now.values[name] >= _least(name)}
+        enough = now.excess * gain
+        for value in sorted(set(values.values()), reverse=True):
+            equal = [name for name, held in values.items() if held == value]
+            moves = [(name,) for name in equal]
+            together = [tuple(equal)] if len(equal) > 1 else []
+            found = self._best(moves, now, enough) or self._best(together, now, enough)
+            if found is not None:
+                return found
+        largest = sorted(values, key=lambda name: -values[name])
+        for pair in itertools.combinations(largest, 2):
+            if (found := self._best([pair], now, enough)) is not None:
+                return found
         return None
-    _, _, _, halved, load = max(found, key=lambda one: one[:2])
-    return halved, load
+
+    def _best(self, moves: Sequence[tuple[str, ...]], now: _Step, enough: float) -> _Step | None:
+        found = []
+        for move in moves:
+            if self.is_late():
+                break
+            halved = {**now.values, **{name: now.values[name] // 2 for name in move}}
+            try:
+                excess = self.excess(halved)
+            except ReferenceFault:
+                continue
+            if excess < enough:
+                found.append(_Step(halved, excess))
+        return min(found, key=lambda step: step.excess, default=None)
+
+    def excess(self, values: Values) -> float:
+        """How many times as much as there is room for the worst variant takes: of memory or of work.
+
+        Raises:
+            ReferenceFault: it does not run in these sizes.
+        """
+        sizes = {name: value for name, value in values.items() if value != self.given[name]}
+        source = _text(self._payload, sizes)
+        most = int(self._payload["bytes"])
+        worst = 0.0
+        for variant in self._payload["variants"] or [{}]:
+            load = _load(source, {name: sizes.get(name, value) for name, value in variant.items()})
+            flops = load.flops / int(self._payload["flops"])
+            worst = max(worst, load.held / most, load.result / (_RESULT_SHARE * most), flops)
+        return worst
 
 
-def _excess(load: tuple[int, int], payload: Mapping[str, Any]) -> float:
-    """How many times as much as there is room for it takes: of memory or of work, whichever is the worse."""
-    return max(load[0] / int(payload["bytes"]), load[1] / int(payload["flops"]))
+def _least(name: str) -> int:
+    return _LEAST_BATCH if "batch" in name.lower() else _LEAST
 
 
-def _load(payload: Mapping[str, Any], values: Values) -> tuple[int, int]:
-    """Bytes of all tensors of one call that stay, and its floating-point operations.
+def _load(source: str, variant: Mapping[str, Any]) -> _Load:
+    """What one call takes.
 
     Raises:
         ReferenceFault: it does not run in these sizes.
     """
-    module = load_reference(_text(payload, values), {})
-    with torch.device("meta"), torch.no_grad():
-        model = _model(module, make_init_inputs(module))
-        inputs = make_inputs(module)
-        settle_device(model, inputs)
-        with _RecurrentLayers() as recurrent, FlopCounterMode(display=False) as counter:
-            try:
-                outputs = model(*inputs)
-            except Exception as error:
-                raise ReferenceFault("forward", None, f"{type(error).__name__}: {error}") from error
+    module = load_reference(source, variant)
+    try:
+        with torch.device("meta"), torch.no_grad():
+            model = _model(module, make_init_inputs(module))
+            inputs = make_inputs(module)
+            settle_device(model, inputs)
+            with (
+                _RecurrentLayers() as recurrent,
+                FlopCounterMode(display=False) as counter,
+                _LargestResult() as largest,
+            ):
+                try:
+                    outputs = model(*inputs)
+                except Exception as error:
+                    raise ReferenceFault("forward", None, f"{type(error).__name__}: {error}") from error
+    finally:
+        sys.modules.pop(module.__name__, None)
     held = [*inputs, *model.parameters(), *model.buffers(), *_tensors(outputs)]
     tensors = {id(value): value for value in held if isinstance(value, torch.Tensor)}
     elements = sum(value.numel() for value in tensors.values())
     flops = counter.get_total_flops() + recurrent.flops + elements
-    return sum(value.nbytes for value in tensors.values()), flops
+    return _Load(sum(value.nbytes for value in tensors.values()), largest.bytes, flops)
+
+
+class _LargestResult(TorchDispatchMode):  # type: ignore[misc]
+    """Notes how many bytes the largest result of an operator has, whatever is kept of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], _: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            held = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else tensor.numel()
+            self.bytes = max(self.bytes, held)
+        return result
 
 
 def _model(module: types.ModuleType, init_inputs: Sequence[Any]) -> torch.nn.Module:
@@ -162,9 +242,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, Iterable) else []
 
 
-def _text(payload: Mapping[str, Any], values: Values) -> str:
+def _text(payload: Mapping[str, Any], sizes: Values) -> str:
+    """The file with the values of some names changed."""
     source: str = payload["source"]
-    spans = [(start, end, name) for name, places in payload["places"].items() for start, end in places]
+    spans = [(start, end, name) for name in sizes for start, end in payload["places"][name]]
     for start, end, name in sorted(spans, reverse=True):
-        source = source[:start] + str(values[name]) + source[end:]
+        source = source[:start] + str(sizes[name]) + source[end:]
     return source

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from kernelwright.datasets._contract import find_forward, module_constants, own_nodes
+from kernelwright.datasets._fit import smaller_sizes
 from kernelwright.errors import KernelwrightError, MachineError
 from kernelwright.records import DeviceClass, KnobValue, Problem, Record
 
@@ -26,12 +27,7 @@ _RANDOM = re.compile(
 _NO_RULE_NAME = re.compile(r"[^a-z0-9-]")
 _MAX_FINDINGS = 64
 _DOWNLOADS = ("from_pretrained", "load_state_dict_from_url", "hf_hub_download", "snapshot_download")
-# What a worker ended with that ran the problem, where its own words say less.
-_FAILURES = {
-    "oom": "it takes more memory than a worker may have (memory_bytes): use smaller sizes (--fit, --set NAME=VALUE)",
-    "timeout": "it takes longer than a worker may run: use smaller sizes (--fit, --set NAME=VALUE)",
-    "crash": "it ends the process that runs it",
-}
+_TOO_LARGE = ("oom", "timeout")  # what a worker ends with where smaller sizes help
 _FAILING = ("error", "warning")  # severities, worst first, that make a problem fail
 
 
@@ -48,10 +44,16 @@ class LintFinding(Record):
     line: int | None = None
 
     @classmethod
-    def of_error(cls, error: KernelwrightError) -> LintFinding:
-        """What an error that makes the reference unusable is called in a table."""
-        line = error.data.get("line")
-        message = _FAILURES.get(str(error.data.get("kind")), error.message[:500])
+    def of_error(cls, error: KernelwrightError, problem: Problem | None = None) -> LintFinding:
+        """What an error that makes the reference unusable is called in a table.
+
+        Args:
+            problem: what was run when it was raised; where it is too large, the finding says how to make it smaller.
+        """
+        line, message = error.data.get("line"), error.message[:500]
+        if problem is not None and error.data.get("kind") in _TOO_LARGE:
+            remedies = [hint for hint in (error.hint, smaller_sizes(problem)) if hint]
+            message = f"{message}: {', or '.join(remedies)}"
         return cls(rule="invalid-reference", severity="error", message=_printable(message), line=line)
 
 

@@ -5,6 +5,7 @@ Runs in a sandbox only. JSON in, JSON out; no pydantic.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from kernelwright.datasets._runtime import (
     mean_device,
     means_device,
     randomise_parameters,
+    require_alike,
     run_forward,
 )
 
@@ -56,7 +58,8 @@ def lint(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         with torch.no_grad():
             return _Run(payload).report()
-    except ReferenceFault as fault:
+    except Exception as error:  # noqa: BLE001 - the worker's boundary: what a problem holds may fail at anything
+        fault = fault_of(error, "forward")
         finding = _finding("invalid-reference", "error", f"{fault.stage}: {fault.message}", fault.line)
         return {"findings": [finding], "fault": fault.to_json(), "facts": {}}
     finally:
@@ -71,10 +74,10 @@ class _Run:
         self.mode = mode
         self.model = self.built()
         randomise_parameters(self.model, SEED)
-        self.state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.state = copy.deepcopy(self.model.state_dict())
         self.inputs = make_inputs(self.module, SEED + 1)
-        redrawn = make_inputs(self.module, SEED + 2)
-        self.redrawn = redrawn if len(redrawn) == len(self.inputs) else self.inputs
+        self.redrawn = make_inputs(self.module, SEED + 2)
+        require_alike(self.module, self.inputs, self.redrawn)
         code = getattr(type(self.model).forward, "__code__", None)
         self.names: Sequence[str] = code.co_varnames[1 : code.co_argcount] if code is not None else ()
         self.line: int | None = code.co_firstlineno if code is not None else None
@@ -191,7 +194,7 @@ class _Run:
             yield _finding("constant-output", "error", "the output is the same for different inputs")
             return
         shapes = [[list(output.shape) for output in outputs] for outputs in (base, other)]
-        if shapes[0] != shapes[1] and _shapes(changed) == _shapes(self.inputs):
+        if shapes[0] != shapes[1]:
             message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
             yield _finding("shape-of-data", "error", f"{message}; return a tensor whose shape follows from theirs")
             return
@@ -288,10 +291,6 @@ def _perturbed(value: Any, redrawn: Any) -> Any:
     if value.dtype == torch.bool:
         return ~value
     return value * 1.1 + 0.1 if value.is_floating_point() else value
-
-
-def _shapes(values: Sequence[Any]) -> list[Any]:
-    return [value.shape if isinstance(value, torch.Tensor) else None for value in values]
 
 
 def _alike(first: Tensors, second: Tensors, *, exact: bool = False) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 import linecache
 import random
+import re
 import sys
 import traceback
 import types
@@ -20,9 +22,17 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from kernelwright.datasets._device import default_device_kept, meant_device, pretended_device
 from kernelwright.datasets._double import LOW_FLOATS, DispatchMode, double_twin, in_double
+from kernelwright.datasets._values import (
+    MAX_OUTPUTS,
+    argument_objection,
+    input_objection,
+    output_objection,
+    tensor_objection,
+)
 
 __all__ = [
     "LOW_FLOATS",
@@ -44,8 +54,10 @@ __all__ = [
     "on_meant_device",
     "pretended_device",
     "randomise_parameters",
+    "require_alike",
     "run_forward",
     "settle_device",
+    "tensor_objection",
 ]
 
 _T = TypeVar("_T")
@@ -53,6 +65,7 @@ _T = TypeVar("_T")
 FaultStage = Literal["import", "Model", "get_inputs", "get_init_inputs", "forward"]
 
 _PREFIX = "kernelwright_problem_"
+_NO_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 NO_DOUBLE = "it does not run in float64, in which its truth is computed"
 
 
@@ -138,18 +151,65 @@ def make_init_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
     """The constructor arguments of ``Model``, made under ``seed``.
 
     Raises:
-        ReferenceFault: the function raises, or does not return a list or tuple.
+        ReferenceFault: the function raises, does not return a list or tuple, or makes what cannot be handed over.
     """
-    return _call_maker(module, "get_init_inputs", seed)
+    made = _call_maker(module, "get_init_inputs", seed)
+    for position, value in enumerate(made):
+        if objection := argument_objection(value):
+            named = _name_of(module.Model.__init__, position)
+            line = _first_line(module.get_init_inputs)
+            raise ReferenceFault("get_init_inputs", line, f"argument {named} of Model's constructor {objection}")
+    return made
 
 
 def make_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
-    """Fresh arguments of ``forward`` (tensors and plain scalars), made under ``seed``.
+    """Fresh arguments of ``forward`` (tensors and plain values), made under ``seed``.
 
     Raises:
-        ReferenceFault: the function raises, or does not return a list or tuple.
+        ReferenceFault: the function raises, does not return a list or tuple, or makes what cannot be handed over.
     """
-    return _call_maker(module, "get_inputs", seed)
+    made = _call_maker(module, "get_inputs", seed)
+    for position, value in enumerate(made):
+        if objection := input_objection(value):
+            named = _name_of(module.Model.forward, position)
+            raise ReferenceFault("get_inputs", _first_line(module.get_inputs), f"input {named} {objection}")
+    return made
+
+
+def require_alike(module: types.ModuleType, first: Sequence[Any], again: Sequence[Any]) -> None:
+    """See that two draws of inputs have the same number, kinds, shapes, strides and dtypes.
+
+    Raises:
+        ReferenceFault: they have not; a kernel is judged on many draws of one shape.
+    """
+    fault: Callable[[str], ReferenceFault] = functools.partial(
+        ReferenceFault, "get_inputs", _first_line(module.get_inputs)
+    )
+    if len(first) != len(again):
+        raise fault(f"get_inputs() returned {len(first)} inputs, then {len(again)}: make as many each time")
+    for position, values in enumerate(zip(first, again, strict=True)):
+        before, after = map(_layout, values)
+        if before != after:
+            named = _name_of(module.Model.forward, position)
+            raise fault(f"input {named} is {before}, then {after}: draw its values alone, and keep the rest")
+
+
+def _layout(value: Any) -> str:
+    """What stays the same from draw to draw of an input, in words."""
+    if not isinstance(value, torch.Tensor):
+        return f"of type {type(value).__name__}"
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"{dtype}{list(value.shape)}" if value.is_contiguous() else f"{dtype}{list(value.shape)} {value.stride()}"
+
+
+def _name_of(function: Callable[..., Any], position: int) -> str:
+    """What a method calls its argument with this number, quoted; the number where it has no name for it."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[1:]  # all but self
+    except (TypeError, ValueError):
+        parameters = []
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return repr(named[position]) if position < len(named) else str(position)
 
 
 def _call_maker(module: types.ModuleType, name: Literal["get_inputs", "get_init_inputs"], seed: int) -> list[Any]:
@@ -173,7 +233,7 @@ def make_model(
     """Build ``Model(*init_inputs)`` under ``seed`` and put it into ``mode`` (``eval`` or ``train``).
 
     Raises:
-        ReferenceFault: the constructor raises.
+        ReferenceFault: the constructor raises, or the model holds what a candidate cannot be given.
     """
 
     def construct() -> nn.Module:
@@ -183,6 +243,10 @@ def make_model(
 
     with _stage("Model"):
         model = on_meant_device(_text_of(module), construct)
+        for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+            for name, tensor in tensors:
+                if not is_lazy(tensor) and (objection := tensor_objection(tensor, "parameter")):
+                    raise ReferenceFault("Model", _first_line(type(model).__init__), f"{kind} {name!r} {objection}")
     return model.train(mode == "train")
 
 
@@ -193,7 +257,7 @@ def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Te
     computes on the device that its file means (:func:`mean_device`), where it fails without that.
 
     Raises:
-        ReferenceFault: ``forward`` raises, or returns nothing or something that is no tensor.
+        ReferenceFault: ``forward`` raises, or returns nothing or what cannot be compared.
     """
     settle_device(model, inputs)
     with _stage("forward"):
@@ -202,10 +266,13 @@ def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Te
     line = _first_line(type(model).forward)
     if not outputs:
         raise ReferenceFault("forward", line, "forward returned nothing")
-    for output in outputs:
-        if not isinstance(output, torch.Tensor):
-            what = f"a {type(output).__name__}"
-            raise ReferenceFault("forward", line, f"forward returned {what} where a tensor is expected")
+    for position, output in enumerate(outputs):
+        if objection := output_objection(output):
+            which = f"output {position}" if len(outputs) > 1 else "the output"
+            raise ReferenceFault("forward", line, f"{which} {objection}")
+    if len(outputs) > MAX_OUTPUTS:
+        message = f"forward returned {len(outputs)} tensors, and at most {MAX_OUTPUTS} are supported: return fewer"
+        raise ReferenceFault("forward", line, message)
     return outputs
 
 
@@ -368,6 +435,8 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"needs the package {error.name}, which is not installed"
     text = str(error).strip().split("\n", 1)[0][:500]
+    if asked := _NO_MEMORY.search(text):
+        return f"asks for {int(asked[1]) / 2**30:.3g} GiB at once, more than this machine gives: use smaller sizes"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

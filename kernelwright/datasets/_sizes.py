@@ -2,7 +2,7 @@
 
 The text itself is changed, not what a variant sets: a constant that is computed from another one follows. The sizes are
 part of the problem's id (``KernelBench/level1/softmax@batch_size=16``), so that nothing takes its results for those of
-the problem as it was written.
+the problem as it was written. Which parts of a file have a name that sizes can be set by, :mod:`_places` says.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelwright.config import Settings
 from kernelwright.datasets._contract import parse_problem
+from kernelwright.datasets._places import places_of
 from kernelwright.errors import UsageError
 from kernelwright.records import VARIANT_MARK, KnobValue, Problem
 
+_NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")  # dim, layer_sizes.0, CONFIG.model.dim
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what Python counts as one; str.splitlines sees more
 
 
@@ -32,9 +34,7 @@ def resized(problem: Problem, sizes: Mapping[str, KnobValue]) -> Problem:
     if not sizes:
         return problem
     declared = problem.declared
-    source = declared.source
-    for name, value in sizes.items():
-        source = _with(source, declared, name, value)
+    source = _with(declared, sizes)
     known_as, _, before = declared.id.partition(VARIANT_MARK)
     told = {**parse_sizes(before), **sizes} if before else dict(sizes)
     made = parse_problem(
@@ -60,10 +60,12 @@ def with_sizes(problems: Sequence[Problem], sizes: Mapping[str, KnobValue]) -> l
     Raises:
         UsageError: no problem has such a constant, or one has it of another kind.
     """
-    known = [{name for name, _ in assigned(ast.parse(problem.source))} for problem in problems]
+    places = [places_of(ast.parse(problem.source)) for problem in problems]
+    known = [{name for name in sizes if found.named(name)} for found in places]
     for name in sizes:
         if not any(name in names for names in known):
-            constants = sorted({name for names in known[:1] for name in names} - {"PROBLEM"})
+            named = [item for found in places[:1] for item in found.constants.items()]
+            constants = sorted(name for name, nodes in named if "." not in name or any(map(_is_number, nodes)))
             near = difflib.get_close_matches(name, [*Settings.model_fields, *constants], n=2)
             hint = (
                 f"constants of {problems[0].id}: {', '.join(constants)}" if constants else "name a problem that has it"
@@ -85,7 +87,7 @@ def parse_sizes(text: str) -> dict[str, KnobValue]:
     found: dict[str, KnobValue] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (name.isidentifier() and equals and value):
+        if not (_NAME.fullmatch(name) and equals and value):
             raise UsageError(f"not a size: {part!r}", hint="write NAME=VALUE,NAME=VALUE, such as batch_size=16,dim=64")
         found[name] = _value(value)
     return found
@@ -108,21 +110,25 @@ def _items(variant: Mapping[str, KnobValue]) -> tuple[tuple[str, KnobValue], ...
     return tuple(variant.items())
 
 
-def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
-    """The text with every module-level assignment of a constant changed."""
-    nodes = [node for target, node in assigned(ast.parse(source)) if target == name]
-    if not nodes or name == "PROBLEM":
-        known = sorted({target for target, node in assigned(ast.parse(source)) if _is_number(node)})
-        hint = f"its constants are: {', '.join(known)}" if known else "it has no constants that are numbers"
-        raise UsageError(f"{problem.id} has no constant {name}", hint=hint, name=name)
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) != isinstance(value, str):
-            kind = type(node.value).__name__
-            raise UsageError(
-                f"{problem.id}: {name} is of type {kind}, not {type(value).__name__}", hint=f"give a {kind}"
-            )
-    lines = lines_of(source)
-    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+def _with(problem: Problem, sizes: Mapping[str, KnobValue]) -> str:
+    """The text with every place of some constants changed."""
+    places = places_of(ast.parse(problem.source))
+    changes: list[tuple[ast.expr, KnobValue]] = []
+    for name, value in sizes.items():
+        nodes = places.named(name)
+        if not nodes:
+            known = sorted(name for name, found in places.constants.items() if any(map(_is_number, found)))
+            hint = f"its constants are: {', '.join(known)}" if known else "it has no constants that are numbers"
+            raise UsageError(f"{problem.id} has no constant {name}", hint=hint, name=name)
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) != isinstance(value, str):
+                kind = type(node.value).__name__
+                raise UsageError(
+                    f"{problem.id}: {name} is of type {kind}, not {type(value).__name__}", hint=f"give a {kind}"
+                )
+            changes.append((node, value))
+    lines = lines_of(problem.source)
+    for node, value in sorted(changes, key=lambda change: (change[0].lineno, change[0].col_offset), reverse=True):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()
@@ -136,29 +142,6 @@ def _with(source: str, problem: Problem, name: str, value: KnobValue) -> str:
 def lines_of(source: str) -> list[str]:
     """The lines of a text as Python counts them, with their ends."""
     return _LINE.findall(source)
-
-
-def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Names that are assigned at module level, each with the expression that it gets."""
-    for node in tree.body:
-        targets: list[ast.expr]
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            targets = [node.target]
-        elif isinstance(node, ast.Assign):
-            targets = node.targets
-        else:
-            continue
-        assert node.value is not None
-        for target in targets:
-            yield from _pairs(target, node.value)
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
-        for inner, given in zip(target.elts, value.elts, strict=False):  # whether they fit, Python will say
-            yield from _pairs(inner, given)
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -120,7 +120,7 @@ class Call:
 
 
 def flatten_outputs(result: Any) -> tuple[Any, ...]:
-    """The tensors of a result in order: a tensor, or nested tuples, lists and dicts of tensors and of None.
+    """The tensors of a result in order: a tensor, or nested tuples, lists and mappings of tensors and of None.
 
     Raises:
         TypeError: for anything else, None by itself among it, and for tensor subclasses (a lazy tensor could compute
@@ -132,7 +132,7 @@ def flatten_outputs(result: Any) -> tuple[Any, ...]:
         return (result,)
     if isinstance(result, tuple | list):
         flat = tuple(t for item in result if item is not None for t in flatten_outputs(item))
-    elif isinstance(result, dict):
+    elif isinstance(result, Mapping):
         flat = tuple(t for item in result.values() if item is not None for t in flatten_outputs(item))
     else:
         raise TypeError(f"forward returned {type(result).__name__}; a tensor, or a tuple of tensors, is expected")
@@ -148,7 +148,7 @@ def structure_of(result: Any) -> str:
     """
     if isinstance(result, tuple | list):
         return f"[{', '.join(map(structure_of, result))}]"
-    if isinstance(result, dict):
+    if isinstance(result, Mapping):
         return f"{{{', '.join(f'{key!r}: {structure_of(item)}' for key, item in result.items())}}}"
     return "None" if result is None else "tensor"
 

@@ -24,6 +24,7 @@ from kernelwright.sandbox import (
     PeerTimeout,
     ProtocolError,
     Sandbox,
+    over_memory,
     recv_message,
     send_message,
 )
@@ -248,8 +249,9 @@ def readable(text: object) -> str:
 
 def describe_exit(exit_: Exit) -> str:
     """What killed a worker, in words."""
+    needs, _ = over_memory(exit_.memory_bytes)
     reasons = {
-        "oom": "killed: it went over its memory limit",
+        "oom": f"killed: it {needs}",
         "timeout": "killed: it ran over its time limit",
         "output": "killed: it printed more than its output limit",
     }

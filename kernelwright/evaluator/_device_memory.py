@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator import _wire as wire
+from kernelwright.evaluator._worker_door import unfit
 
 if TYPE_CHECKING:
     import torch
@@ -168,8 +169,10 @@ def raw_bytes(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """
     import torch
 
-    if tensor.layout is not torch.strided or tensor.device.type != device.type:
-        raise TypeError(f"an output lies on {tensor.device} as {tensor.layout}; a dense tensor on {device} is expected")
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        raise unfit(tensor)
+    if tensor.device.type != device.type:
+        raise TypeError(f"an output lies on {tensor.device}; a tensor on {device} is expected")
     if tensor.numel() == 0:
         return torch.empty(0, dtype=torch.uint8, device=device)
     span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))

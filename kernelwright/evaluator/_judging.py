@@ -111,7 +111,8 @@ def compare_layout(claim: OutputClaim, spec: wire.TensorSpec, j: int, count: int
     if claim.shape != spec.shape:
         return Status.INCORRECT_SHAPE, f"{which} has shape {list(claim.shape)}, {list(spec.shape)} expected"
     if claim.dtype != spec.dtype:
-        return Status.INCORRECT_DTYPE, f"{which} has dtype {claim.dtype or 'unknown'}, {spec.dtype} expected"
+        dtype = f"dtype {claim.dtype}" if claim.dtype else "a dtype that is not supported"
+        return Status.INCORRECT_DTYPE, f"{which} has {dtype}, {spec.dtype} expected"
     if _repeats(claim.shape, claim.stride) and not _repeats(spec.shape, spec.stride):
         return (
             Status.INCORRECT_SHAPE,

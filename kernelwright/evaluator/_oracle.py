@@ -61,6 +61,7 @@ class Oracle(Runner):
             self.module = _runtime.load_reference(self.source, variant)
             init = list(_runtime.make_init_inputs(self.module, seed))
             inputs = list(_runtime.make_inputs(self.module, seed))
+            _runtime.require_alike(self.module, inputs, _runtime.make_inputs(self.module, seed + 1))
             self.seed, self.inputs = seed, inputs
             self.model = self._built()
             placed = [self.placed(value) for value in inputs]
@@ -73,20 +74,14 @@ class Oracle(Runner):
             structure = self._structure(placed) if self.plan.plain else ""
         except _runtime.ReferenceFault as fault:
             raise _told(fault) from None
-        try:
-            arguments = [wire.encode_value(value) for value in init]
-            described = [_describe_input(value, f"input{i}") for i, value in enumerate([*inputs, *hidden])]
-            specs = [wire.spec_to_json(_spec(t, f"output{j}")) for j, t in enumerate(outputs)]
-        except TypeError as error:
-            raise Fault("reference", "get_inputs", str(error)) from None
         state = state_layout(self.model)
         return {
-            "init": arguments,
-            "inputs": described,
+            "init": [wire.encode_value(value) for value in init],
+            "inputs": [_describe_input(value, f"input{i}") for i, value in enumerate([*inputs, *hidden])],
             "names": _forward_names(self.model, len(inputs)),
             "state": [wire.spec_to_json(spec) for spec in state],
             "required": [*(name for name, _ in self.model.named_parameters()), *self.plan.buffers],
-            "outputs": specs,
+            "outputs": [wire.spec_to_json(_spec(t, f"output{j}")) for j, t in enumerate(outputs)],
             "structure": structure[:STRUCTURE_CHARS],
             "plan": self.plan.to_json(),
             "fault": facts.fault(backward=backward, randomness=randomness),
@@ -213,7 +208,8 @@ class Oracle(Runner):
                         continue
                     if tuple(value.shape) != spec.shape or value.stride() != spec.stride:
                         raise Fault("reference", "get_inputs", "get_inputs changes its shapes from call to call")
-                    arena.tensor(spec, base=k * size).copy_(value)
+                    firsts = tuple(slice(0, 1) if step == 0 else slice(None) for step in spec.stride)  # of what repeats
+                    arena.tensor(spec, base=k * size)[firsts].copy_(value[firsts])
 
     def do_truth(
         self,
@@ -459,12 +455,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _spec(tensor: torch.Tensor, name: str) -> wire.TensorSpec:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in wire.DTYPES:
-        raise TypeError(f"tensors of dtype {dtype} are not supported")
-    if tensor.dim() > wire.MAX_DIMENSIONS:
-        raise TypeError(f"a tensor has {tensor.dim()} dimensions; at most {wire.MAX_DIMENSIONS} are supported")
-    return wire.TensorSpec(name, dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    return wire.TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def _describe_input(value: Any, name: str) -> dict[str, Any]:

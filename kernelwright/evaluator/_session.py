@@ -40,6 +40,7 @@ from kernelwright.evaluator._races import RaceStage
 from kernelwright.evaluator._refusals import note_builds, refuse
 from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import Side
+from kernelwright.evaluator._small import as_of, small_problem
 from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._timing import Plan, pinned
 from kernelwright.evaluator._workers import Workers
@@ -112,6 +113,8 @@ class ProblemSession:
         self._benches: dict[Device | None, _Bench] = {}
         self._ahead = BuildAhead(referee, problem, self._known_variant)
         self._races: RaceStage | None = None
+        self._smaller: ProblemSession | None = None  # in small sizes, for kernels of a device that is not here
+        self._smaller_wanted = True  # until it is known whether there is such a session
         self._beside = ThreadPoolExecutor(1, "beside")  # compiles what is looked at later, while others check
 
     def __enter__(self) -> ProblemSession:
@@ -124,6 +127,8 @@ class ProblemSession:
 
     def close(self) -> None:
         """End the twins, give the memory back."""
+        if self._smaller is not None:
+            self._smaller.close()
         self._beside.shutdown(cancel_futures=True)
         self._ahead.close()
         self.restart_twins()
@@ -145,7 +150,23 @@ class ProblemSession:
         Raises:
             InvalidReferenceError: the reference cannot be used.
         """
-        return self.prepare(_class_of(backend, self._device_for(backend)))
+        small = self._small_session(backend)
+        return (self if small is None else small).prepare(_class_of(backend, self._device_for(backend)))
+
+    def _small_session(self, backend: Backend) -> ProblemSession | None:
+        """The session in small sizes that judges candidates of a backend here; None where this one does it."""
+        declared = "interpreter" in self.problem.meta.variants
+        if declared or _class_of(backend, self._device_for(backend)) != "interpreter":
+            return None
+        if self._smaller_wanted:
+            self._smaller_wanted = False
+            self._on_stage("sizes")
+            small = small_problem(self.problem, self.call)
+            if small is not None:
+                self._smaller = ProblemSession(
+                    self._referee, small, baselines=self._baselines, on_stage=self._on_stage, archive=self.archive
+                )
+        return self._smaller
 
     def prepare(self, device_class: DeviceClass = "cpu") -> truth.CheckSet:
         """The check set, made on first use by an oracle that is gone afterwards.
@@ -175,6 +196,8 @@ class ProblemSession:
         Raises:
             InvalidReferenceError: the reference cannot be used.
         """
+        if (small := self._small_session(backend)) is not None:
+            return small.admit(wanted, backend)
         device = self._device_for(backend)
         client, settings = self._bench(device).workers.oracle(), self._settings
         try:
@@ -191,6 +214,8 @@ class ProblemSession:
 
         A candidate that cannot be screened, built or constructed is caught by none: the fixed check sees that.
         """
+        if (small := self._small_session(candidate.backend)) is not None:
+            return small.caught_by(candidate, trials)
         progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
         names = {admission.generator.describe(): admission.generator.id for admission in trials.admissions}
         bench = self._bench(progress.device)
@@ -239,6 +264,10 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine; nothing is known about the candidate.
         """
+        if (small := self._small_session(candidate.backend)) is not None:
+            options: dict[str, Any] = {"control": control, "time": time, "screen": screen, "profile": profile}
+            judged = small.judge(candidate, **options, as_kernelbench=as_kernelbench)
+            return as_of(judged, self.problem, small.problem)
         progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
         environment = self._referee.environment_of(progress.device)
         status, failed_stage, reason = Status.PASSED, None, ""

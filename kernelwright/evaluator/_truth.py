@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernelwright.datasets import smaller_sizes
 from kernelwright.errors import InvalidReferenceError, KernelwrightError, MachineError, UsageError
 from kernelwright.evaluator import _budget as budget
 from kernelwright.evaluator import _distributions as distributions
@@ -24,7 +25,7 @@ from kernelwright.evaluator._call import CallPlan
 from kernelwright.evaluator._client import Client, WorkerFailed, readable
 from kernelwright.evaluator._fresh import like_slots
 from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
-from kernelwright.sandbox import SharedMemory
+from kernelwright.sandbox import SharedMemory, over_memory
 
 _MONTE_CARLO_RUNS = 8
 _RUNS_OF_FEW = 4  # times as many for few numbers, whose scale no others steady: of 8 runs it is half of itself in 2%
@@ -617,8 +618,8 @@ def reference_error(
     variant = f" (variant {dict(constants)})" if constants else ""
     message, hint = f"{whose}{failure.message}{said}", "the reference itself does not work; mend the problem file"
     if failure.kind == "died" and failure.exit is not None and failure.exit.reason == "oom":
-        message = "the reference takes more memory than a worker may have (memory_bytes)"
-        hint = "raise it by --set memory_bytes=16GiB, or use smaller sizes: --fit, P@NAME=VALUE"
+        needs, raised = over_memory(failure.exit.memory_bytes)
+        message, hint = f"the reference {needs}: {raised}, or {smaller_sizes(problem)}", ""
     return InvalidReferenceError(
         f"{problem.id}{where}: {message}{variant}",
         hint=hint,

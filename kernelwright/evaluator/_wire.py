@@ -9,18 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "bfloat16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-)
+from kernelwright import datasets
+
+DTYPES = datasets.TENSOR_DTYPES
+MAX_DIMENSIONS = datasets.MAX_DIMENSIONS
+MAX_OUTPUTS = datasets.MAX_OUTPUTS  # keep in step with _door.c
 ITEM_BYTES = {
     "float32": 4,
     "float64": 8,
@@ -37,8 +30,6 @@ FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
 LEAVE = -1  # a reveal that ends the loop at the door; -2 - k asks for weights k
 REFRESH = -(1 << 40)  # asks for the pool to be copied to the device that the worker computes on
-MAX_OUTPUTS = 16  # keep in step with _door.c
-MAX_DIMENSIONS = 8
 ROW_WORDS = 4 + 2 * MAX_DIMENSIONS
 ALIGNMENT = 64
 REVEAL_BYTES = 4096

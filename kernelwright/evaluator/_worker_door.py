@@ -109,7 +109,10 @@ class Door:
             result = forward(*slots[slot])
             outputs = (result,) if type(result) is tensor else flatten_outputs(result)
             for j, output in enumerate(outputs):
-                layout = (output.shape, output.stride(), output.dtype)
+                try:
+                    layout = (output.shape, output.stride(), output.dtype)
+                except RuntimeError:
+                    raise unfit(output) from None
                 at = wire.ANSWER_HEADER_WORDS + j * wire.ROW_WORDS
                 if j >= len(described) or described[j] != layout:
                     _describe(words, at, output, numbers)
@@ -181,6 +184,13 @@ class Door:
         return lambda slot: read(tables[slot], len(tables[slot]) // 2, int(abreast))
 
 
+def unfit(output: torch.Tensor) -> TypeError:
+    """What is wrong with an output that has no strides, or no one shape: it is sparse, nested, or not of this CPU."""
+    from kernelwright.datasets._runtime import tensor_objection
+
+    return TypeError(f"an output {tensor_objection(output, 'output') or 'is no dense tensor'}")
+
+
 def describe(output: torch.Tensor) -> list[Any]:
     """Address, dtype, shape and stride of an output, as the referee is told of it."""
     dtype = str(output.dtype).removeprefix("torch.")
@@ -195,10 +205,10 @@ def _readonly_address(mapping: mmap.mmap) -> int:
 
 def _describe(words: memoryview, at: int, output: Any, numbers: dict[Any, int]) -> None:
     shape, stride = tuple(output.shape), tuple(output.stride())
-    if len(shape) > wire.MAX_DIMENSIONS:
-        raise TypeError(f"an output has {len(shape)} dimensions; at most {wire.MAX_DIMENSIONS} are supported")
-    if output.device.type != "cpu" or output.layout.__repr__() != "torch.strided":
-        raise TypeError(f"an output lies on {output.device} as {output.layout}; a dense CPU tensor is expected")
+    if len(shape) > wire.MAX_DIMENSIONS or output.layout.__repr__() != "torch.strided":
+        raise unfit(output)
+    if output.device.type != "cpu":
+        raise TypeError(f"an output lies on {output.device}; a tensor of the CPU is expected")
     code = numbers.get(output.dtype, -1)
     span = 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     words[at + 1] = span * output.element_size()

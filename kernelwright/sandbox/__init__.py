@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Sandbox,
         Worker,
         WorkerFailed,
+        over_memory,
     )
     from kernelwright.sandbox.memory import SharedMemory, product_memfd
     from kernelwright.sandbox.messages import (
@@ -45,6 +46,7 @@ __all__ = [
     "WorkerFailed",
     "describe_host",
     "open_sandbox",
+    "over_memory",
     "product_memfd",
     "recv_message",
     "self_test",
@@ -53,7 +55,7 @@ __all__ = [
 
 _HOMES = {
     "_open": ("describe_host", "open_sandbox", "self_test"),
-    "_types": ("Completed", "Exit", "Limits", "Mount", "Probe", "Sandbox", "Worker", "WorkerFailed"),
+    "_types": ("Completed", "Exit", "Limits", "Mount", "Probe", "Sandbox", "Worker", "WorkerFailed", "over_memory"),
     "memory": ("SharedMemory", "product_memfd"),
     "messages": ("PeerClosed", "PeerTimeout", "ProtocolError", "recv_message", "send_message"),
 }

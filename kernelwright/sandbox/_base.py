@@ -24,7 +24,7 @@ from kernelwright.sandbox._cgroups import Cgroups, Group
 from kernelwright.sandbox._nursery import Zygote, reap_worker
 from kernelwright.sandbox._running import Launch, Pipes, Running
 from kernelwright.sandbox._spawn import Process
-from kernelwright.sandbox._types import Completed, Limits, Mount, Worker, WorkerFailed
+from kernelwright.sandbox._types import Completed, Exit, Limits, Mount, Worker, WorkerFailed, over_memory
 from kernelwright.sandbox._view import DEVICES, WRITABLE, View, base_environment, build_view, driver_folders
 
 ENTRY_FILE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_entry.py")
@@ -428,8 +428,8 @@ def _exchange(
         kind: str = "timeout" if isinstance(error, messages.PeerTimeout) else end.reason
         if kind not in ("timeout", "oom", "output"):
             kind = "crash"
-        detail = f"signal {end.signal}" if end.signal else f"status {end.returncode}"
-        raise _failed(worker, entry, kind, f"{kind}, {detail}") from error
+        why, hint = _ended(kind, end, limits)
+        raise _failed(worker, entry, kind, why, hint=hint) from error
     except messages.ProtocolError as error:
         raise _failed(worker, entry, "reply", error.message) from error
     if "exception" in reply:
@@ -442,10 +442,22 @@ def _exchange(
     return result
 
 
+def _ended(kind: str, end: Exit, limits: Limits) -> tuple[str, str]:
+    """What is said of a worker that ended before it answered, and what to do about it."""
+    if kind == "oom":
+        return over_memory(limits.memory_bytes)
+    detail = f"signal {end.signal}" if end.signal else f"status {end.returncode}"
+    said = {
+        "timeout": f"takes longer than {limits.wall_s:g} s",
+        "output": f"prints more than {limits.output_bytes / 2**20:.3g} MiB",
+    }
+    return said.get(kind, f"ends the process that runs it ({detail})"), ""
+
+
 def _failed(worker: Running, entry: str, kind: str, why: str, **data: Any) -> WorkerFailed:
     worker.kill()
     tail = worker.output()[1][-_STDERR_TAIL:].decode(errors="replace")
-    return WorkerFailed(f"{entry} failed in the sandbox: {why}", kind=kind, stderr=tail, **data)
+    return WorkerFailed(why, kind=kind, entry=entry, stderr=tail, **data)
 
 
 def _check_entry(entry: str) -> str:

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from kernelwright.errors import SandboxError
@@ -240,7 +240,8 @@ class Running:
         if group is not None and group.out_of_memory():
             self._reason = "oom"
         self._free()
-        self._exit = _describe(code, self._reason, killed=self._killed and not ended_itself)
+        end = _describe(code, self._reason, killed=self._killed and not ended_itself)
+        self._exit = replace(end, memory_bytes=self._limits.memory_bytes)
         self._done.set()
 
     def _end(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -63,11 +63,26 @@ class Completed:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended: ``exit`` for a status other than 0, ``signal``, or the limit that ended it."""
+    """How a worker ended: ``exit`` for a status other than 0, ``signal``, or the limit that ended it.
+
+    ``memory_bytes`` is what it was allowed.
+    """
 
     returncode: int | None
     signal: int | None
     reason: Literal["", "oom", "timeout", "output", "signal", "exit"]
+    memory_bytes: int = field(default=0, compare=False)
+
+
+def over_memory(memory_bytes: int) -> tuple[str, str]:
+    """What is said of a program that broke its limit of ``memory_bytes``, and what to do about it."""
+    wanted = max(1, -(-4 * memory_bytes >> 30))
+    return f"needs more than memory_bytes ({_in_words(memory_bytes)})", f"raise it with --set memory_bytes={wanted}GiB"
+
+
+def _in_words(size: int) -> str:
+    unit, factor = ("GiB", 1 << 30) if size >= 1 << 30 else ("MiB", 1 << 20)
+    return f"{size / factor:.3g} {unit}"
 
 
 class Probe(NamedTuple):
@@ -82,7 +97,8 @@ class WorkerFailed(KernelwrightError):
     """A worker of :meth:`Sandbox.call` gave no answer.
 
     ``kind`` is ``exception`` (its function raised), ``timeout``, ``oom``, ``output`` (printed too much), ``crash``, or
-    ``reply`` (the answer is not acceptable JSON). ``stderr`` is the tail of what it printed: hostile text.
+    ``reply`` (the answer is not acceptable JSON). The message says what became of it, without a name of ours; ``entry``
+    is what was called. ``stderr`` is the tail of what it printed: hostile text.
     """
 
     @property

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import pytest
 
 from kernelwright.bench import (
     Asked,
+    KernelBenchRun,
     Slot,
     break_down,
+    html_of,
     kernelbench_figures,
     problem_name,
     read_baseline,
     read_results,
     read_run,
+    report_of_claims,
     write_run,
 )
 from kernelwright.errors import UsageError
@@ -166,6 +170,48 @@ def test_times_that_are_none_are_left_out(baseline):
         assert (figures.correct, figures.geometric_mean) == (2, pytest.approx(2.0)), runtime
         assert figures.fast_p["0"] == 0.5  # their fastp divides by the -1, and no negative speedup is above 0
         assert figures.fast_p["0.5"] == 0.5
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "said"),
+    [
+        ((2.0, -1.0, NAN), "2 of 3 LEFT OUT give nan"),
+        ((2.0, -1.0), "1 of 2 LEFT OUT give nan"),
+        ((-1.0,), "1 of 1 LEFT OUT give -4"),
+        ((2.0, None), "1 of 2 LEFT OUT end with an error"),
+        ((2.0, 8.0), ""),
+    ],
+)
+def test_where_the_mean_is_not_that_of_kernelbench_the_report_says_so(baseline, runtimes, said):
+    """Against times of 4, 4 and 1 ms."""
+    why = "right samples have no time and are left out of the geometric mean; KernelBench's script would"
+    said = said.replace("LEFT OUT", why)
+    entries = {Slot(number, 0): entry(runtime=ms) for number, ms in zip((1, 3, 10), runtimes, strict=False)}
+    run = KernelBenchRun(2, {}, entries)
+    report = report_of_claims("mine", run, {"eager": read_baseline(baseline, 2)}, [1, 2, 3, 10], "of the suite")
+    assert report.lines[1:] == ([f"against eager, {said}"] if said else [])
+    rows = {label: own for label, own, _ in report.tables[0].rows}
+    timed = sum(ms is not None and ms > 0 for ms in runtimes)
+    assert rows["right samples with a time"] == f"{timed} of {len(runtimes)}"
+    assert html.escape(said) in html_of(report)
+
+
+@pytest.mark.parametrize("runtime", [NAN, float("inf"), None, "NaN", "2", True])
+def test_a_runtime_that_is_no_number_goes_out_as_one_that_was_not_taken(tmp_path, runtime):
+    """KernelBench's scripts divide by it; -1 is what they write themselves. Elsewhere JSON has null for what is NaN."""
+    entries = {Slot(1, 0): entry(runtime=runtime), Slot(2, 0): entry(runtime=2.0)}
+    entries[Slot(1, 0)]["runtime_stats"] = {"mean": NAN, "std": "Infinity", "num_trials": 100}
+    write_run(tmp_path, KernelBenchRun(2, {}, entries))
+    text = (tmp_path / "eval_results.json").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    first, second = (samples[0] for samples in json.loads(text).values())
+    assert first["runtime"] == -1.0
+    assert first["runtime_stats"] == {"mean": None, "std": None, "num_trials": 100}
+    assert second == entries[Slot(2, 0)]
 
 
 def test_folders_that_are_no_run_are_named(tmp_path, run):

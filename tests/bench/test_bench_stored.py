@@ -302,6 +302,17 @@ def test_a_run_folder_that_nobody_judges_comes_back_as_it_was(settings, store, t
             assert before.read_bytes() == after.read_bytes()
 
 
+def test_a_runtime_that_is_nan_comes_back_as_one_that_was_not_taken(settings, store, tmp_path):
+    """Never as the text "NaN", by which KernelBench's scripts cannot divide."""
+    nan = float("nan")
+    given = KernelBenchRun(1, {Slot(1, 0): "x"}, {Slot(1, 0): entry(0, runtime=nan, runtime_stats={"mean": nan})})
+    problems, samples = samples_of_run(given, PROBLEMS, "cpp")
+    run_id = made(settings, store, samples, problems, "imported")
+    (run,) = runs_of_bench(store, load_bench(store, store.run(run_id))).values()
+    (back,) = run.entries.values()
+    assert (back["runtime"], back["runtime_stats"]) == (-1.0, {"mean": None})
+
+
 def test_what_was_judged_has_our_verdict_and_the_rest_its_own(settings, store):
     given = KernelBenchRun(
         1, {Slot(1, 0): "kernel p1 0\r\n", Slot(2, 0): "kernel p2 0\r\n"}, {Slot(1, 0): entry(0), Slot(2, 0): entry(0)}

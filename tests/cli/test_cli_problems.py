@@ -67,7 +67,7 @@ class Sandbox:
     def call(self, entry, payload, *, limits):
         assert limits.memory_bytes > 0
         if "ones(N)" in payload["source"]:
-            raise WorkerFailed("lint_dynamic took too long", kind="timeout")
+            raise WorkerFailed("takes longer than 60 s", kind="timeout")
         if entry == FIT_ENTRY:
             return {"sizes": {"N": 16}, "fits": True, "reason": ""}
         return {"findings": []}
@@ -112,7 +112,12 @@ def test_problems_that_cannot_be_read_or_run_are_rows_too(terminal, files, sandb
     assert broken["problem"] == str(files["broken.py"])
     assert broken["findings"][0]["rule"] == dead["findings"][0]["rule"] == "invalid-reference"
     assert broken["findings"][0]["line"] == 1
-    assert "takes longer than a worker may run" in dead["findings"][0]["message"]
+    said = (
+        "takes longer than 60 s: choose smaller sizes with wrong.py@N=... ('kernelwright problems lint --fit wrong.py'"
+    )
+    assert said in dead["findings"][0]["message"]
+    alone = terminal.json("problems", "lint", files["wrong.py"], code=1)
+    assert said in alone["findings"][0]["message"]
     assert sound["ok"]
 
 

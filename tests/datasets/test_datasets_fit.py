@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.datasets import _runtime, fitted, parse_problem, with_sizes
+from kernelwright.datasets import _runtime, fitted, parse_problem, parse_sizes, resized, with_sizes
 from kernelwright.errors import MachineError, UsageError
 
 SOURCE = """
@@ -133,14 +133,142 @@ def test_a_recurrent_layer_is_not_followed_step_by_step():
 
 
 def test_what_cannot_be_made_smaller_says_why():
-    literal = SOURCE.replace("(batch_size, features)", "(4096, 4096)").replace("[features, GROUPS]", "[4096, 64]")
-    fit = fitted(problem(literal), here, most_bytes=1 << 20)
+    computed = SOURCE.replace("(batch_size, features)", "(1 << 12, 1 << 12)").replace(
+        "[features, GROUPS]", "[1 << 12, 1 << 3]"
+    )
+    fit = fitted(problem(computed), here, most_bytes=1 << 20)
     assert (fit.fits, fit.problem.id) == (False, "other/level1/gemm")
     assert "no constant of it can be halved" in fit.reason
-    none = literal.replace("batch_size = 2048 * 2; features = 4096", "features = 1").replace(
+    none = computed.replace("batch_size = 2048 * 2; features = 4096", "features = 1").replace(
         "GROUPS = 64", "GROUPS = 1.0"
     )
     assert "its sizes are no constants" in fitted(problem(none), here, most_bytes=1 << 20).reason
+
+
+MODULE = """
+import torch
+from torch import nn
+from types import SimpleNamespace
+
+TOP
+
+class Model(nn.Module):
+    def __init__(self, MADE_WITH):
+        super().__init__()
+        LAYERS
+
+    def forward(self, x, y):
+        RETURN
+
+def get_inputs(TAKES):
+    return [INPUTS]
+
+def get_init_inputs():
+    return [INIT]
+"""
+
+
+def module_of(top="", returned="return x * y", inputs="", takes="", made_with="", layers="pass", init=""):
+    source = MODULE.replace("TOP", top).replace("RETURN", returned).replace("INPUTS", inputs).replace("TAKES", takes)
+    return problem(source.replace("MADE_WITH", made_with).replace("LAYERS", layers).replace("INIT", init))
+
+
+LINEAR = "self.net = nn.Sequential(nn.Linear(FROM), nn.ReLU(), nn.Linear(TO))"
+HINGE = "torch.rand(batch_size, *input_shape), torch.randint(0, 2, (batch_size,)).float() * 2 - 1"
+COUPLED = {
+    "a number and a tuple": (
+        module_of("batch_size = 32768\ninput_shape = (32768,)", "return (1 - x * y).clamp(min=0).mean()", HINGE),
+        {"batch_size", "input_shape.0"},
+    ),
+    "two names": (
+        module_of(
+            "ROWS = 8192\nCOLUMNS = 8192", "return x * y + y.T", "torch.rand(ROWS, COLUMNS), torch.rand(1, COLUMNS)"
+        ),
+        {"ROWS", "COLUMNS"},
+    ),
+    "a list of layers": (
+        module_of(
+            "rows = 128\nwidths = [16384, 16384]",
+            "return self.net(x) * y",
+            "torch.rand(rows, widths[0]), torch.rand(1)",
+            made_with="widths",
+            layers=LINEAR.replace("FROM", "*widths").replace("TO", "widths[1], widths[0]"),
+            init="widths",
+        ),
+        {"widths.0", "widths.1"},
+    ),
+    "a nested dict": (
+        module_of(
+            'CONFIG = {"data": {"batch": 4096}, "model": {"dim": 8192, "eps": 1e-5}}',
+            inputs='torch.rand(CONFIG["data"]["batch"], CONFIG["model"]["dim"]), torch.rand(CONFIG["model"]["dim"])',
+        ),
+        {"CONFIG.data.batch", "CONFIG.model.dim"},
+    ),
+    "the arguments of a call": (
+        module_of(
+            "CONFIG = SimpleNamespace(rows=4096, shape=(64, 128))",
+            inputs="torch.rand(CONFIG.rows, *CONFIG.shape), torch.rand(CONFIG.shape[1])",
+        ),
+        {"CONFIG.rows", "CONFIG.shape.0", "CONFIG.shape.1"},
+    ),
+    "default arguments": (
+        module_of(inputs="torch.rand(rows, dim), torch.rand(dim)", takes="rows: int = 4096, *, dim=8192"),
+        {"get_inputs.rows", "get_inputs.dim"},
+    ),
+    "numbers in a class": (
+        module_of(
+            "batch_size = 8",
+            "return self.net(x) * y",
+            "torch.rand(batch_size, 4096), torch.rand(1)",
+            layers=LINEAR.replace("FROM", "4096, 8192").replace("TO", "8192, 1024"),
+        ),
+        {"batch_size", "get_inputs.4096", "Model.4096", "Model.8192", "Model.1024"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "named"), COUPLED.values(), ids=COUPLED)
+def test_sizes_that_hang_together_are_halved_together(given, named):
+    fit = fitted(given, here, most_bytes=1 << 20)
+    assert (fit.fits, fit.reason) == (True, "")
+    sizes = parse_sizes(fit.problem.id.partition("@")[2])
+    assert set(sizes) <= named
+    module = _runtime.load_reference(fit.problem.source, {})
+    model = _runtime.make_model(module, _runtime.make_init_inputs(module))
+    inputs = _runtime.make_inputs(module)
+    outputs = _runtime.run_forward(model, inputs)
+    assert sum(tensor.nbytes for tensor in (*inputs, *model.parameters(), *outputs)) <= 1 << 20
+    assert resized(given, sizes).source == fit.problem.source, "the name says how to make it again"
+
+
+def test_every_variant_fits_and_a_key_of_many_dicts_is_one_size():
+    configs = [({"rows": 16 * k, "dim": 4096}, {"dim": 4096}) for k in (1, 4, 8)]
+    variants = [{"CONFIG": k} for k in range(3)]
+    given = module_of(
+        f"CONFIG = 0\nCONFIGS = {configs!r}\nPROBLEM = {{'variants': {{'cpu': {variants!r}}}}}",
+        "return x * self.w + y",
+        "torch.rand(CONFIGS[CONFIG][0]['rows'], CONFIGS[CONFIG][0]['dim']), torch.rand(1)",
+        made_with="dim",
+        layers="self.w = nn.Parameter(torch.ones(dim))",
+        init="CONFIGS[CONFIG][1]['dim']",
+    )
+    fit = fitted(given, here, most_bytes=1 << 16)
+    assert fit.fits, fit.reason
+    for variant in fit.problem.meta.variants_for("cpu"):
+        module = _runtime.load_reference(fit.problem.source, variant)
+        model = _runtime.make_model(module, _runtime.make_init_inputs(module))
+        (x, y) = _runtime.make_inputs(module)
+        assert x.nbytes + _runtime.run_forward(model, [x, y])[0].nbytes <= 1 << 16
+    assert set(parse_sizes(fit.problem.id.partition("@")[2])) <= {"CONFIGS.rows", "CONFIGS.dim"}
+
+
+def test_a_result_on_the_way_counts_although_nothing_of_it_stays():
+    """As all distances of a loss do."""
+    given = module_of(
+        "points = 16384", "return (x[:, None] - y[None]).abs().sum()", "torch.rand(points), torch.rand(points)"
+    )
+    fit = fitted(given, here, most_bytes=1 << 20, most_flops=1 << 40)
+    assert fit.problem.id == "other/level1/gemm@points=1024"
 
 
 def test_what_does_not_run_at_all_says_so():

@@ -80,7 +80,8 @@ def test_lint_sizes_and_capture_take_it_as_well(parts):
     found = lint({"source": source})
     assert found["fault"] is None
     assert not [finding for finding in found["findings"] if finding["severity"] == "error"]
-    payload = {"source": source, "places": {}, "values": {}, "bytes": 1 << 20, "flops": 1 << 20}
+    most = {"bytes": 1 << 20, "flops": 1 << 20, "seconds": 60.0}
+    payload = {"source": source, "places": {}, "values": {}, "tiers": [], "variants": [{}], **most}
     fitted = fit(payload)
     assert fitted["fits"] or "SHIFT" in source, fitted["reason"]  # sizes are followed without the module's own tensors
     module, _, function = CAPTURE_ENTRY.rpartition(":")[0], None, CAPTURE_ENTRY.rpartition(":")[2]

@@ -82,7 +82,7 @@ FAULTS = [
     ("return x * self.weight", "return x @ x", "x @", "forward", "RuntimeError"),
     ("return x * self.weight", "pass", "def forward", "forward", "returned nothing"),
     ("return x * self.weight", "return None, [None]", "def forward", "forward", "forward returned nothing"),
-    ("return x * self.weight", "return 3", "def forward", "forward", "a int where a tensor"),
+    ("return x * self.weight", "return 3", "def forward", "forward", "the output is an int where a tensor"),
     ("return x * self.weight", "return []", "def forward", "forward", "forward returned nothing"),
 ]
 

@@ -8,11 +8,12 @@ import pytest
 from referee_candidates import RIGHT
 from referee_problem_text import HEAD, TAIL
 
-from kernelwright.datasets import parse_problem
+from kernelwright.datasets import LintFinding, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._truth import OracleSession
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
+from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
 
 RANDOM = ProblemMeta(randomness="seeded")
 
@@ -182,3 +183,22 @@ def test_few_numbers_get_more_monte_carlo_runs(referee, monkeypatch, result, mos
     with referee.open(problem(f"return {result}"), baselines=("eager",)) as session:
         session.prepare()
     assert max(asked) == most
+
+
+@pytest.mark.untimed
+def test_too_much_memory_is_told_with_whose_how_much_and_what_to_set(referee):
+    """Its worker's limit; the file itself may well be right."""
+    made = problem("return (x * torch.ones(3 * 2**28)[:8]).sum()", head=f"batch_size = 8\n{HEAD}")
+    with pytest.raises(InvalidReferenceError) as caught:
+        referee.open(made)
+    assert caught.value.message == (
+        "test/level1/broken: the reference needs more than memory_bytes (1 GiB): raise it with --set "
+        "memory_bytes=4GiB, or choose smaller sizes with test/level1/broken@batch_size=... "
+        "('kernelwright problems lint --fit test/level1/broken' finds some)"
+    )
+    with open_sandbox("process") as sandbox:
+        limits = Limits(memory_bytes=1 << 30)
+        with pytest.raises(WorkerFailed, match=r"^needs more than memory_bytes \(1 GiB\)") as failed:
+            lint(made, lambda entry, payload: sandbox.call(entry, payload, limits=limits))
+    finding = LintFinding.of_error(failed.value, made)
+    assert finding.message == caught.value.message.partition("the reference ")[2]

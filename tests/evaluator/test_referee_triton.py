@@ -202,3 +202,42 @@ def test_what_the_interpreter_computes_is_not_taken_for_the_candidates_own_torch
         verdict = session.judge(made, profile=False).verdict
     assert verdict.status is Status.PASSED, verdict.reason
     assert not any(found.rule == "torch-operators" and "erfc" in found.evidence for found in verdict.findings)
+
+
+LARGE_ROWS, LARGE_COLUMNS = 16_384, 4096  # in which an interpreter would take hours
+
+
+def test_without_variants_for_the_interpreter_large_sizes_are_made_small_and_it_is_said(referee):
+    declared = '"interpreter": [{"ROWS": 4, "COLS": 64}, {"ROWS": 3, "COLS": 37}],'
+    assert declared in SOFTMAX_PROBLEM
+    large = SOFTMAX_PROBLEM.replace(declared, "").replace("ROWS = 64", f"ROWS = {LARGE_ROWS}")
+    problem = make_problem(large.replace("COLS = 512", f"COLS = {LARGE_COLUMNS}"), "large")
+    source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", "")
+    with referee.open(problem, backend="triton", baselines=("eager",)) as session:
+
+        def judge(text: str):
+            return session.judge(Candidate(problem_id=problem.id, source=text, backend="triton"), profile=False).verdict
+
+        right, wrong = judge(source), judge(source.replace("return y", "return y * 1.01"))
+    assert (right.status, right.problem) == (Status.PASSED, problem.id), right.reason
+    (told,) = [finding for finding in right.findings if finding.rule == "fitted-sizes"]
+    assert "checked in fitted sizes (COLS=" in told.evidence
+    assert "variants for 'interpreter'" in told.evidence
+    (x,) = right.variant.inputs
+    rows, columns = (int(size) for size in x.removeprefix("x float32[").removesuffix("]").split(", "))
+    assert 8 <= rows <= 128
+    assert 8 <= columns <= 128
+    assert wrong.status is Status.INCORRECT_NUMERICAL
+    assert f"(in fitted sizes: COLS={columns},ROWS={rows})" in wrong.reason
+
+
+def test_sizes_that_are_small_already_stay_as_they_are(referee):
+    small = SOFTMAX_PROBLEM.replace('"interpreter": [{"ROWS": 4, "COLS": 64}, {"ROWS": 3, "COLS": 37}],', "")
+    problem = make_problem(small.replace("ROWS = 64", "ROWS = 5"), "small")
+    source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", "")
+    with referee.open(problem, backend="triton", baselines=("eager",)) as session:
+        made = Candidate(problem_id=problem.id, source=source, backend="triton")
+        verdict = session.judge(made, profile=False).verdict
+    assert verdict.passed, verdict.reason
+    assert verdict.variant.inputs == ("x float32[5, 512]",)
+    assert "fitted-sizes" not in {finding.rule for finding in verdict.findings}
