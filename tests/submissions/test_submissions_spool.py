@@ -233,8 +233,8 @@ def test_what_was_finished_long_ago_can_be_removed(spool, folder, put, clock):
     clock.seconds += 90 * 86_400
     kept = put(spool)
     spool.finish(spool.claim(), PASSED)
-    waits = put(spool)
     clock.seconds += 1
+    waits = put(spool)
     assert spool.prune(100 * 86_400) == 0
     assert spool.prune(30 * 86_400) == 2
     assert [spool.state(made.id) for made in old] == [None, None]
