@@ -9,7 +9,7 @@ help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: ## install everything that is missing: system packages, virtual environment, dependencies
-	@VENV="$(VENV)" PYTHON="$(PYTHON)" sh scripts/setup.sh
+	@VENV="$(VENV)" PYTHON="$(PYTHON)" exec sh scripts/together.sh sh scripts/setup.sh
 
 demo: setup ## a few minutes: optimise two problems, replay one that a language model wrote, check a Triton kernel
 	@$(BIN)/python scripts/demo.py

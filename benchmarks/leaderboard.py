@@ -82,7 +82,7 @@ class Addresses:
                 {**(where if rng.random() < 0.5 else {}), "page": rng.choice([1, 1, 2]), **nonce}
             )
         if kind == "archive":
-            return f"/problems/{name}/archive?" + urlencode(nonce)
+            return f"/problems/{name}/archive.html?" + urlencode(nonce)
         if kind == "kernel":
             return f"/kernels/{sha}?" + urlencode({"evaluation": evaluation, **nonce})
         if kind == "diff":

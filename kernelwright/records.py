@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Backend = Literal["cpp", "triton", "cuda"]
 KnobValue = int | float | str | bool
@@ -619,8 +619,16 @@ class LLMCall(Record):
     attempt: int = 0
 
 
+def _without_folders(recipe: str) -> str:
+    return recipe.rpartition("/")[2] if recipe.endswith(".toml") else recipe
+
+
 class RunConfig(Record):
-    """What a run was asked to do; stored with it, and all that a resume needs."""
+    """What a run was asked to do; stored with it, and all that a resume needs.
+
+    Of a recipe that was read from a file, ``recipe`` is the file's name: boards show it, and its folders are nobody's
+    business there. ``settings`` has the path.
+    """
 
     problems: tuple[str, ...]
     coder: str = "offline"
@@ -636,7 +644,7 @@ class RunConfig(Record):
     sandbox: str = "auto"
     threads: int = Field(default=1, ge=1)
     baselines: tuple[str, ...] = ("eager", "compile")
-    recipe: str = "default"
+    recipe: Annotated[str, AfterValidator(_without_folders)] = "default"
     search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
     every_variant: bool = False  # its problems are all their variants: those too small to time are left alone
     tune: Mapping[str, Any] | None = None  # the plan of a search of one kernel's knobs; None where the run is none

@@ -30,6 +30,7 @@ PATIENCE_S = 3.0  # for a command that was asked to end; one that is asked again
 LAST_PATIENCE = 10  # times as much before it is killed
 MOST_ASKED = 2
 SIGNALLED = 128
+LOOK_S = 0.5  # between two looks at the make that started this
 
 
 class Plan(NamedTuple):
@@ -71,33 +72,61 @@ def commands(plan: Plan) -> list[list[str]]:
     ]
 
 
-def run_command(words: Sequence[str], *, patience_s: float = PATIENCE_S) -> int:
+class Maker:
+    """The make that started this process, if one did.
+
+    When make alone is told to end, and not the whole group of its terminal, it waits for what it started, and tells it
+    of SIGTERM only; when it is killed, it can tell nobody. What it was told shows in the signals that it handles.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getppid() if "MAKELEVEL" in os.environ else 0
+        self._handled = self._handles()
+
+    def ended(self) -> bool:
+        """Whether it is gone, or was told to end."""
+        return bool(self._pid) and (os.getppid() != self._pid or bool(self._handled & ~self._handles()))
+
+    def _handles(self) -> int:
+        """The set of signals that it has handlers for; none where that cannot be known."""
+        try:
+            status = Path(f"/proc/{self._pid}/status").read_text()
+        except OSError:
+            return 0
+        return next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
+
+
+def run_command(words: Sequence[str], *, patience_s: float = PATIENCE_S, maker: Maker | None = None) -> int:
     """Run a program to its end and return its exit code, which is 128 and a signal's number where one ended it.
 
     SIGINT, SIGTERM and SIGHUP, unless they are ignored here, end the program before this returns. It gets SIGINT, once
-    more after ``patience_s``, and is killed with its process group where that is no help; sandboxes end with it.
+    more after ``patience_s``, and is killed with its process group where that is no help; sandboxes end with it. Where
+    the make that started this ends, that counts as SIGTERM.
     """
+    maker = maker or Maker()
     ends = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
     # They wait in the kernel while they are blocked, so that none is lost before the program is started.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ends, signal.SIGCHLD))
     try:
         # Its own session: a terminal's Ctrl-C reaches it through here alone, and so once.
         child = os.posix_spawnp(words[0], list(words), os.environ, setsid=True, setsigmask=(), setsigdef=ENDS)
-        code, came = _wait(child, {*ends, signal.SIGCHLD}, patience_s)
+        code, came = _wait(child, {*ends, signal.SIGCHLD}, patience_s, maker)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 128 + came if came else code if code >= 0 else 128 - code
 
 
-def _wait(child: int, signals: set[signal.Signals], patience_s: float) -> tuple[int, int]:
+def _wait(child: int, signals: set[signal.Signals], patience_s: float, maker: Maker) -> tuple[int, int]:
     """The exit code of a child, negative where a signal ended it, and the first signal that came here, or 0."""
     first = asked = 0
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        limit_s = patience_s if asked == 1 else LAST_PATIENCE * patience_s
-        came = signal.sigtimedwait(signals, limit_s) if asked else signal.sigwaitinfo(signals)
+        limit_s = LOOK_S if not asked else patience_s if asked == 1 else LAST_PATIENCE * patience_s
+        came = signal.sigtimedwait(signals, limit_s)
+        if came is None and not asked and not maker.ended():
+            continue
         if came is None or came.si_signo != signal.SIGCHLD:
             asked += 1
-            first = first or (came.si_signo if came else 0)
+            first = first or (came.si_signo if came else signal.SIGTERM)
             if asked <= MOST_ASKED:
                 os.kill(child, signal.SIGINT)
             else:
@@ -122,10 +151,10 @@ def main() -> int:
     """Run the demo; the exit code is the first one that is not 0, and that of a signal which ended it."""
     parser = argparse.ArgumentParser(description="Optimise problems on this CPU, and show what came of it.")
     parser.add_argument("--full", action="store_true", help="ten problems and two recorded ones: a quarter of an hour")
-    program, since, code = Path(sysconfig.get_path("scripts")) / "kernelwright", datetime.now(UTC), 0
+    program, since, code, maker = Path(sysconfig.get_path("scripts")) / "kernelwright", datetime.now(UTC), 0, Maker()
     for command in commands(FULL if parser.parse_args().full else SHORT):
         print(f"$ kernelwright {shlex.join(command)}", file=sys.stderr, flush=True)
-        ended = run_command([str(program), *command])
+        ended = run_command([str(program), *command], maker=maker)
         if ended > SIGNALLED:
             print("the demo was ended, and all that it had started", file=sys.stderr)
             return ended

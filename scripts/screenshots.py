@@ -105,7 +105,7 @@ def pages_of(store: Store) -> dict[str, str]:
             "SELECT run_id FROM llm_uses GROUP BY run_id ORDER BY count(*) DESC LIMIT 1",
         ),
         "archive": (
-            "/problems/{problem}/archive?run={id}",
+            "/problems/{problem}/archive.html?run={id}",
             "SELECT runs.id, run_problems.problem FROM runs JOIN run_problems ON run_problems.run_id = runs.id "
             "WHERE json_extract(config_json, '$.search') IS NOT NULL "
             "ORDER BY (SELECT count(*) FROM evaluations WHERE run_id = runs.id) DESC, position LIMIT 1",

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kernelwright.agents._roles import Duplicate, Fruitless, Purpose
 from kernelwright.agents._verifier import Forecast, Past
-from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
+from kernelwright.records import Advice, Candidate, Evaluation
 
 
 class Ledger(Protocol):
@@ -34,7 +34,6 @@ class Ledger(Protocol):
         evaluation: Evaluation,
         *,
         step: int,
-        calls: tuple[LLMCall, ...] = (),
         purpose: Purpose = "search",
         action: Mapping[str, Any] | None = None,
     ) -> str:

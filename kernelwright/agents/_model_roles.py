@@ -205,7 +205,8 @@ class ModelCoder(ModelRole):
             "advised": "" if advice is None else f"{advice.method}: {advice.plan}",
             "call": asked.call_id,
         }
-        return Proposal(candidate_of(source, asked.value.plan, asked.prompt_sha256), asked.value.plan, action)
+        written_by = candidate_of(source, asked.value.plan, asked.prompt_sha256)
+        return Proposal(written_by, asked.value.plan, action, asked.cost_usd)
 
     def _inspirations(self, context: StepContext) -> Sequence[KernelView]:
         """What an assignment shows beside its parents; for a contrast, where this run has none, one of earlier runs."""

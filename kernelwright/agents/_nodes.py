@@ -31,7 +31,7 @@ from kernelwright.agents._set_knobs import set_knobs
 from kernelwright.agents._strategy import OneAtATime, Strategy
 from kernelwright.agents._verifier import Forecast, Verifier, passes_over, track_record
 from kernelwright.errors import KernelwrightError
-from kernelwright.records import Advice, Backend, Candidate, Evaluation, LLMCall, Problem
+from kernelwright.records import Advice, Backend, Candidate, Evaluation, Problem
 
 FAILED_ROUNDS = 3  # in a row, without a single candidate, after which a problem is given up
 
@@ -59,7 +59,6 @@ class ProposalState(TypedDict):
     sample: int
     proposal: str
     action: dict[str, Any]
-    calls: list[dict[str, Any]]
     reason: str
     ends: bool
 
@@ -235,13 +234,16 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
     """
     given = state.get("assignment")
     assignment = assignments(tools, state)[0] if given is None else Assignment.model_validate(given)
-    answer = ProposalState(sample=assignment.sample, proposal="", action={}, calls=[], reason="", ends=False)
+    answer = ProposalState(sample=assignment.sample, proposal="", action={}, reason="", ends=False)
     try:
         context = context_of(tools, state, assignment)
         proposal = set_knobs(context, assignment) if assignment.knobs else tools.coder.propose(context)
         _refuse_another_language(context, proposal)
     except RoleFailed as failed:
-        asked = {"assignment": assignment.model_dump(mode="json", exclude_defaults=True)}
+        asked = {
+            "assignment": assignment.model_dump(mode="json", exclude_defaults=True),
+            "cost_usd": float(failed.data.get("cost_usd") or 0.0),
+        }
         return {"proposals": [{**answer, "reason": failed.message, "action": asked}]}
     answer["reason"] = proposal.rationale
     if proposal.candidate is None:
@@ -252,16 +254,16 @@ def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
         "rationale": proposal.rationale,
         "sample": assignment.sample,
         "assignment": assignment.model_dump(mode="json", exclude_defaults=True),
-        "cost_usd": sum(call.cost_usd or 0.0 for call in proposal.calls),
+        "cost_usd": proposal.cost_usd,
     }
-    answer["calls"] = [call.model_dump(mode="json") for call in proposal.calls]
     return {"proposals": [answer]}
 
 
 def _refuse_another_language(context: StepContext, proposal: Proposal) -> None:
     written = proposal.candidate
     if written is not None and written.backend != context.backend:
-        raise RoleFailed(f"a kernel for {written.backend}, where one for {context.backend} was asked for")
+        said = f"a kernel for {written.backend}, where one for {context.backend} was asked for"
+        raise RoleFailed(said, cost_usd=proposal.cost_usd)
 
 
 def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
@@ -297,10 +299,9 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
             twin = find_twin(candidate, context.attempts, action[MACHINE_CODE])
             if twin is not None:
                 return _passed_by(tools, state, context, pending, twin)
-        calls = tuple(LLMCall.model_validate(call) for call in pending["calls"])
         evaluation = _evaluated(tools, context, candidate, rivals)
         action = {**action, RIVALS: list(rivals)}
-        evaluation_id = tools.ledger.record(evaluation, step=state["round"], calls=calls, action=action)
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], action=action)
     entry = AttemptState(
         round=state["round"],
         proposal=pending["proposal"],

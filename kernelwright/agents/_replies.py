@@ -151,6 +151,7 @@ class Asked(NamedTuple):
     value: Any
     prompt_sha256: str
     call_id: str
+    cost_usd: float = 0.0  # of all replies that it took, as far as that is known
 
 
 def ask(
@@ -176,14 +177,14 @@ def ask(
         draw: another number for each time that another answer to the same question is wanted.
 
     Raises:
-        RoleFailed: no usable reply, twice; or no reply at all.
+        RoleFailed: no usable reply, twice; or no reply at all. ``data["cost_usd"]`` is what the replies cost.
         AwaitingReply, BudgetReached, Stopped: as :meth:`ModelClient.ask`.
         ModelFault: the provider refuses us as such (kind "credentials").
     """
     adapter: TypeAdapter[Any] = TypeAdapter(reply)
     others = [TypeAdapter(kind) for kind in also]
     messages: tuple[Message, ...] = (Message("user", user),)
-    problem = ""
+    problem, spent_usd = "", 0.0
     for attempt in range(2):
         request = Request(
             system=system,
@@ -200,17 +201,19 @@ def ask(
         except ModelFault as fault:
             if fault.kind == "credentials":
                 raise
-            raise RoleFailed(f"no reply from {client.spec}: {fault.kind}: {fault.message}") from fault
+            said = f"no reply from {client.spec}: {fault.kind}: {fault.message}"
+            raise RoleFailed(said, cost_usd=spent_usd) from fault
+        spent_usd += answer.cost_usd or 0.0
         value, problem = _parsed(answer.reply.text, answer.reply.stop, adapter, others)
         problem = problem or check(value)
         if not problem:
-            return Asked(value, request.prompt_sha256, answer.call_id)
+            return Asked(value, request.prompt_sha256, answer.call_id, spent_usd)
         messages = (
             *messages,
             Message("assistant", answer.reply.text or "(nothing)"),
             Message("user", f"That cannot be used: {problem[:_LONGEST_ERROR]}\nAnswer again, with the whole object."),
         )
-    raise RoleFailed(f"no usable reply from {client.spec}: {problem[:_LONGEST_REASON]}")
+    raise RoleFailed(f"no usable reply from {client.spec}: {problem[:_LONGEST_REASON]}", cost_usd=spent_usd)
 
 
 def schema_of(reply: type[BaseModel]) -> dict[str, Any]:

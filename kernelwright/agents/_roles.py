@@ -15,7 +15,6 @@ from kernelwright.records import (
     Candidate,
     Evaluation,
     KnobValue,
-    LLMCall,
     Problem,
     Record,
     Verdict,
@@ -32,7 +31,10 @@ class CoderError(KernelwrightError):
 
 
 class RoleFailed(KernelwrightError):
-    """A role gave no usable answer in this step; the next step may do better. The message says why."""
+    """A role gave no usable answer in this step; the next step may do better. The message says why.
+
+    ``data["cost_usd"]`` is what its replies cost all the same.
+    """
 
 
 class Assignment(Record):
@@ -75,13 +77,14 @@ class Proposal:
     """What a Coder answers. ``candidate`` is None where it has nothing new to offer, and ``rationale`` says why.
 
     ``action`` is the machine-readable account of what was done (for the offline Coder: origin and schedule); it is
-    kept with the attempt, so that the next proposal can be worked out from the history alone.
+    kept with the attempt, so that the next proposal can be worked out from the history alone. ``cost_usd`` is what the
+    replies behind it cost, those included that could not be used.
     """
 
     candidate: Candidate | None
     rationale: str
     action: Mapping[str, Any] = field(default_factory=dict)
-    calls: tuple[LLMCall, ...] = ()
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True)

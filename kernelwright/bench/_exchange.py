@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernelwright import __version__
 from kernelwright.bench._kernelbench import NOT_TIMED, KernelBenchRun, Slot, writable
 from kernelwright.bench._stored import JudgedSample, StoredBench
+from kernelwright.datasets import Suite, UnreadableProblem
 from kernelwright.errors import UsageError
 from kernelwright.records import VARIANT_MARK, Backend, Candidate, Environment, Problem, TimingSample
 from kernelwright.store import Sample
@@ -22,36 +24,52 @@ CANDIDATE_ROLE = "candidate"
 
 
 class Imported(NamedTuple):
-    """What a run folder holds, as a bench has it."""
+    """What a run folder holds, as a bench has it; ``left_out``: problems that cannot be read, and why."""
 
     problems: Sequence[Problem]
     samples: Sequence[Sample]
+    left_out: Sequence[str] = ()
+
+
+def unreadable_in(problems: Sequence[Problem]) -> tuple[UnreadableProblem, ...]:
+    """The files of a suite that cannot be read as problems."""
+    return problems.broken if isinstance(problems, Suite) else ()
+
+
+def left_out(problem: str, samples: int, why: str) -> str:
+    """Says that the samples of a problem are left out."""
+    return f"{samples} sample{'s' * (samples != 1)} of {problem}: {why}"
 
 
 def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Backend) -> Imported:
     """The kernels and entries of a run folder as samples of the problems of its level.
 
-    A sample that has an entry and no kernel stays one without a candidate.
+    A sample that has an entry and no kernel stays one without a candidate. Samples of problems that cannot be read are
+    left out.
 
     Args:
         problems: of the level, which are known by their numbers there.
 
     Raises:
-        UsageError: the run has a problem that ``problems`` lack.
+        UsageError: the run has a problem that ``problems`` lack, or none that can be read.
     """
     from kernelwright.campaign import language_of
 
     by_number = {problem.number: problem for problem in problems if problem.number is not None}
-    slots = sorted({*run.kernels, *run.entries})
-    unknown = sorted({slot.problem for slot in slots} - set(by_number))
-    if unknown:
-        told = ", ".join(map(str, unknown[:8]))
+    broken = {file.number: file for file in unreadable_in(problems) if file.number is not None}
+    asked = Counter(slot.problem for slot in {*run.kernels, *run.entries})
+    unknown = sorted(set(asked) - set(by_number) - set(broken))
+    if unknown or not set(asked) - set(broken):
+        told = ", ".join(map(str, (unknown or sorted(asked))[:8]))
+        lacks = "that the suite's level lacks" if unknown else "that cannot be read, and no others"
         raise UsageError(
-            f"the run has problems that the suite's level lacks or that cannot be read: {told}",
+            f"the run has problems {lacks}: {told}",
             hint="give the checkout that the run was made with as --suite-dir",
         )
     samples = []
-    for slot in slots:
+    for slot in sorted({*run.kernels, *run.entries}):
+        if slot.problem in broken:
+            continue
         problem = by_number[slot.problem]
         source = run.kernels.get(slot)
         candidate = None
@@ -69,7 +87,8 @@ def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Ba
                 claimed=writable(run.entries[slot]) if slot in run.entries else None,
             )
         )
-    return Imported(list(by_number.values()), samples)
+    unread = [left_out(broken[n].id, asked[n], broken[n].error.message) for n in sorted(set(asked) & set(broken))]
+    return Imported(list(by_number.values()), samples, unread)
 
 
 def claims_of_bench(bench: StoredBench) -> KernelBenchRun:

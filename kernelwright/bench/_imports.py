@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from kernelwright.bench._exchange import Imported, samples_of_run
+from kernelwright.bench._exchange import Imported, left_out, samples_of_run, unreadable_in
 from kernelwright.bench._flashinfer import forward_arguments
 from kernelwright.bench._kernelbench import KernelBenchRun, Slot, writable
-from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.errors import InvalidReferenceError, MissingToolError, UsageError
 from kernelwright.records import Backend, Candidate, Problem
 from kernelwright.store import Sample
 
@@ -75,11 +76,14 @@ def samples_of_submission(path: Path, level: Callable[[int], Sequence[Problem]],
     return Imported(
         [problem for part in parts for problem in part.problems],
         [sample for part in parts for sample in part.samples],
+        [line for part in parts for line in part.left_out],
     )
 
 
 def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend) -> Imported:
     """The kernels of rows as ``bench export --format jsonl`` and ``parquet`` write them: a file, or its folder.
+
+    Rows about a problem whose file breaks the contract are left out.
 
     Args:
         find: the problem of an id.
@@ -90,6 +94,8 @@ def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend
     """
     problems: dict[str, Problem] = {}
     samples: dict[tuple[str, int], Sample] = {}
+    broken: dict[str, InvalidReferenceError] = {}
+    unread: Counter[str] = Counter()
     for number, row in enumerate(_rows(path), 1):
         where = f"row {number} of {path}"
         asked, sample, source = (row.get(name) for name in ("problem", "sample", "source"))
@@ -97,8 +103,14 @@ def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend
             raise UsageError(f"{where} names no problem, or no sample by its number", hint=_AS_EXPORTED)
         if "source" not in row or not isinstance(source, str | None):
             raise UsageError(f"{where} has no source", hint=_AS_EXPORTED)
-        if asked not in problems:
-            problems[asked] = find(asked)
+        if asked not in problems and asked not in broken:
+            try:
+                problems[asked] = find(asked)
+            except InvalidReferenceError as error:
+                broken[asked] = error
+        if asked in broken:
+            unread[asked] += 1
+            continue
         problem = problems[asked]
         if row.get("problem_sha256") not in (None, problem.sha256):
             raise UsageError(
@@ -115,9 +127,10 @@ def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend
         samples[problem.id, sample] = Sample(
             problem=problem.id, number=sample, candidate=candidate, reason=reason, claimed=_claimed(row, where)
         )
+    told = [left_out(asked, count, broken[asked].message) for asked, count in unread.items()]
     if not samples:
-        raise UsageError(f"{path} has no row", hint=_AS_EXPORTED)
-    return Imported(list({problem.id: problem for problem in problems.values()}.values()), list(samples.values()))
+        raise UsageError(told[0] if told else f"{path} has no row", hint=_AS_EXPORTED)
+    return Imported(list({problem.id: problem for problem in problems.values()}.values()), list(samples.values()), told)
 
 
 def samples_of_solutions(folder: Path, problems: Sequence[Problem], backend: Backend) -> Imported:
@@ -132,11 +145,15 @@ def samples_of_solutions(folder: Path, problems: Sequence[Problem], backend: Bac
         UsageError: it has no solution to any of them.
     """
     by_name = {problem.name: problem for problem in problems}
+    broken = {file.id.rpartition("/")[2]: file for file in unreadable_in(problems)}
+    unread: Counter[str] = Counter()
     counts: dict[str, int] = {}
     samples = []
     for path in sorted((folder / "solutions").rglob("*.json")):
         solution = _json(_text(path), str(path))
-        problem = by_name.get(str(solution.get("definition"))) if isinstance(solution, dict) else None
+        named = str(solution.get("definition")) if isinstance(solution, dict) else ""
+        unread[named] += named in broken
+        problem = by_name.get(named)
         if problem is None:
             continue
         number = counts[problem.id] = counts.get(problem.id, -1) + 1
@@ -147,7 +164,8 @@ def samples_of_solutions(folder: Path, problems: Sequence[Problem], backend: Bac
         samples.append(Sample(problem=problem.id, number=number, candidate=candidate, reason=reason))
     if not samples:
         raise UsageError(f"{folder} has no solution to a definition of its own", hint="give a FlashInfer-Trace dataset")
-    return Imported([problem for problem in problems if problem.id in counts], samples)
+    told = [left_out(broken[name].id, count, broken[name].error.message) for name, count in unread.items() if count]
+    return Imported([problem for problem in problems if problem.id in counts], samples, told)
 
 
 def _as_module(solution: Mapping[str, Any], problem: Problem) -> tuple[str, str]:

@@ -127,22 +127,39 @@ def read_run(folder: Path) -> KernelBenchRun:
 
 
 def write_run(folder: Path, run: KernelBenchRun) -> None:
-    """Write kernels and results into a folder, which is made where it is missing; other files in it stay.
+    """Write kernels and results into a folder, which is made where it is missing; what is no run's stays.
 
     Raises:
-        UsageError: kernels have no level, or the folder cannot be written.
+        UsageError: kernels have no level, the folder cannot be written, or it has kernels or results that are not of
+            this run, and would be taken for its own.
     """
+    others = _others_in(folder, run)
+    if others:
+        raise UsageError(
+            f"{folder} holds another run: {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}",
+            hint="give a new folder, or remove what is in this one",
+        )
     if run.kernels and run.level is None:
         raise UsageError("KernelBench names kernels by their level, which is not known", hint="give the level")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for slot, source in run.kernels.items():
-            name = f"level_{run.level}_problem_{slot.problem}_sample_{slot.sample}_kernel.py"
-            (folder / name).write_bytes(source.encode())
+            (folder / _kernel_file(run.level, slot)).write_bytes(source.encode())
         if run.entries:
             _replace(folder / RESULTS, json.dumps(results_json(run.entries), indent=4, allow_nan=False))
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error}", hint="give a folder that can be written") from None
+
+
+def _kernel_file(level: int | None, slot: Slot) -> str:
+    return f"level_{level}_problem_{slot.problem}_sample_{slot.sample}_kernel.py"
+
+
+def _others_in(folder: Path, run: KernelBenchRun) -> list[str]:
+    """What lies in a folder of a run, and is not written anew with this one."""
+    own = {_kernel_file(run.level, slot) for slot in run.kernels} | ({RESULTS} if run.entries else set())
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name for name in names if (name == RESULTS or _KERNEL.fullmatch(name)) and name not in own)
 
 
 def read_results(path: Path) -> dict[Slot, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import Duplicate, Forecast, Fruitless, Past, Purpose, TrackRecord, foretold, track_record
-from kernelwright.records import Advice, Candidate, Evaluation, LLMCall
+from kernelwright.records import Advice, Candidate, Evaluation
 
 if TYPE_CHECKING:
     from kernelwright.store import Store
@@ -99,14 +99,11 @@ class StoreLedger:
         evaluation: Evaluation,
         *,
         step: int,
-        calls: tuple[LLMCall, ...] = (),
         purpose: Purpose = "search",
         action: Mapping[str, Any] | None = None,
     ) -> str:
         """Store a finished evaluation."""
-        return self._store.record_evaluation(
-            evaluation, run_id=self._run_id, step=step, llm_calls=calls, purpose=purpose, action=action
-        )
+        return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, purpose=purpose, action=action)
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         """The evaluation under an id, read once: evidence never changes."""

@@ -269,6 +269,8 @@ def import_run(
     A folder of a KernelBench run; a submission to its leaderboard (JSON); rows as 'bench export' writes them (JSONL or
     parquet, or their folder); a FlashInfer-Trace dataset with solutions.
     """
+    from rich.markup import escape
+
     from kernelwright.bench import form_of
     from kernelwright.campaign import SamplePlan, Sampler
 
@@ -289,14 +291,19 @@ def import_run(
     claimed = sum(sample.claimed is not None for sample in found.samples)
     data = {"bench": name, "run": run_id, "format": form, "kernels": kernels, "claimed": claimed}
     levels = sorted({problem.level for problem in found.problems})
-    left_out = [
-        f"{s.problem}, sample {s.number}: {s.reason}" for s in found.samples if s.candidate is None and s.reason
-    ]
+    without = [f"{s.problem}, sample {s.number}: {s.reason}" for s in found.samples if s.candidate is None and s.reason]
     common.show(
-        {**data, "level": levels[0] if len(levels) == 1 else None, "levels": levels, "without_kernel": left_out},
+        {
+            **data,
+            "level": levels[0] if len(levels) == 1 else None,
+            "levels": levels,
+            "without_kernel": without,
+            "left_out": found.left_out,
+        },
         f"{name}: level {', '.join(map(str, levels))}, {kernels} kernels, {claimed} results of another evaluation",
-        *(f"no kernel: {line}" for line in left_out[:_TOLD]),
-        *([f"and {len(left_out) - _TOLD} more without one"] if len(left_out) > _TOLD else []),
+        *(escape(f"left out: {line}") for line in found.left_out),
+        *(escape(f"no kernel: {line}") for line in without[:_TOLD]),
+        *([f"and {len(without) - _TOLD} more without one"] if len(without) > _TOLD else []),
         f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}",
     )
 

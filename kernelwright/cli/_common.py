@@ -35,7 +35,8 @@ class Common:
         """All settings merged; raises UsageError."""
         from kernelwright.config import Settings
 
-        return Settings.load({"store": self._store, **flags}, self._config_file, overrides=self._overrides)
+        loaded = Settings.load({"store": self._store, **flags}, self._config_file, overrides=self._overrides)
+        return _without_missing_suites(loaded)
 
     def sized_settings(self, **flags: Any) -> tuple[Settings, dict[str, KnobValue]]:
         """All settings merged, and what ``--set`` sets besides: constants in the files of problems, such as sizes.
@@ -49,7 +50,7 @@ class Common:
         others = [text for text in self._overrides if not _is_of_a_setting(text, Settings.model_fields)]
         own = [text for text in self._overrides if text not in others]
         settings = Settings.load({"store": self._store, **flags}, self._config_file, overrides=own)
-        return settings, parse_sizes(",".join(others)) if others else {}
+        return _without_missing_suites(settings), parse_sizes(",".join(others)) if others else {}
 
     def open_store(self, settings: Settings, *, readonly: bool = False) -> Store:
         """The store of these settings; an empty one is made where there is none yet."""
@@ -72,6 +73,21 @@ class Common:
     def store_flag(self) -> str:
         """``--store PATH`` where it was given, for commands that we suggest."""
         return f" --store {self._store}" if self._store else ""
+
+
+def _without_missing_suites(settings: Settings) -> Settings:
+    """Settings without folders of suites that are not there, which is said: unless a flag names them for this command.
+
+    A variable or a file names them for all commands, and most need none of them.
+    """
+    origin = settings.origin("suite_dirs")
+    there = tuple(folder for folder in settings.suite_dirs if folder.is_dir())
+    if origin.startswith("flag") or there == settings.suite_dirs:
+        return settings
+    for folder in settings.suite_dirs:
+        if folder not in there:
+            say(f"left out: there is no suite folder {folder} ({origin.removeprefix('env ')} names it)")
+    return settings.with_values(origin, suite_dirs=there)
 
 
 def _is_of_a_setting(text: str, names: Container[str]) -> bool:

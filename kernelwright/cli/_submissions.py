@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kernelwright.submissions import QueueReport, Spool, SubmissionState
 
 EXIT_NOT_PASSED = 1
+_DAY_S = 86_400.0
 EXIT_MACHINE = 3
 EXIT_INTERRUPTED = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -87,6 +88,15 @@ def list_submissions(common: Common, limit: int) -> None:
         say(f"left alone: {_plain(stray.name)}: {stray.reason}")
     data = {"submissions": [_data(state) for state in found], "waiting": spool.waiting()}
     common.show(data, made if found else "no submissions yet")
+
+
+@submissions.command()
+@click.option("--days", type=click.IntRange(min=1), required=True, help="Keep what was submitted in so many days.")
+@common_options
+def prune(common: Common, days: int) -> None:
+    """Remove submissions that are finished and older. Kernels and verdicts stay in the store, and on the board."""
+    removed = _spool(common).prune(days * _DAY_S)
+    common.show({"removed": removed}, f"{removed} finished submission{'s' * (removed != 1)} removed")
 
 
 @submissions.command()

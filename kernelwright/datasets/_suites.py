@@ -187,7 +187,10 @@ def _candidates(suite_dirs: Sequence[Path]) -> Iterator[tuple[Path, Loader]]:
             continue
         seen.add(folder)
         if not folder.is_dir():
-            raise UsageError(f"no such suite folder: {given}", hint="give a folder that has level1, level2, ...")
+            raise UsageError(
+                f"no such suite folder: {given}",
+                hint="give a folder that has level1, level2, ..., or take it out of suite_dirs or KERNELWRIGHT_SUITES",
+            )
         try:
             found = [(inner, loader_of(inner)) for inner in (folder, *sorted(folder.iterdir()))]
         except OSError as error:

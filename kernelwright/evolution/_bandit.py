@@ -50,6 +50,11 @@ class Bandit:
         step = Tally(1.0, max(gain, 0.0), cost_usd, device_s)
         self._tallies[arm] = Tally(*(old + new for old, new in zip(before, step, strict=True)))
 
+    def add(self, arm: Arm, *, gain: float = 0.0, device_s: float = 0.0) -> None:
+        """Take in what came later of a step that was told: what its race gained, and what that took of the referee."""
+        known = self._tallies.get(arm, Tally())
+        self._tallies[arm] = known._replace(gain=known.gain + max(gain, 0.0), device_s=known.device_s + device_s)
+
     def fail(self, arm: Arm, *, cost_usd: float) -> None:
         """Take in a step that gave nothing to judge: it gained nothing, and costs no less than a step does on average.
 

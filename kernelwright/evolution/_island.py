@@ -61,6 +61,10 @@ class Island:
         self._finds.update(attempt.candidate.parents)
         self._since_find = 0
 
+    def tried(self, sha256: str) -> bool:
+        """Whether a candidate was told of this island since it last began anew."""
+        return any(attempt.candidate.sha256 == sha256 for attempt in self._attempts)
+
     @property
     def wants_founders(self) -> bool:
         """Whether it is still to begin some kernels from nothing."""

@@ -6,7 +6,8 @@ No model is asked. What a text's knobs were tried at is what a run's rows say, w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from kernelwright.agents import Attempt, Duplicate
 from kernelwright.evolution._knobs import KnobSearch, KnobSpace, Rank, Setting, key_of
@@ -14,7 +15,16 @@ from kernelwright.inline import declared_knobs, knob_settings
 from kernelwright.records import Candidate, KnobValue, sha256_text
 
 Ranks = Callable[[Candidate], Rank | None]
+Score = tuple[float, ...]  # what the compiler says, the larger the better
+_STEP = 0.05  # between kernels that nobody timed, from one place among them to the next: a log-ratio for the search
 _WALKED = 16  # settings of a space that is walked through, the near ones first
+
+
+class _Worth(NamedTuple):
+    """What a setting came to: the log of its speedup, and its place among what passed untimed; None where it failed."""
+
+    value: float | None
+    score: Score | None
 
 
 class KnobOperator:
@@ -31,18 +41,19 @@ class KnobOperator:
         self._ranks = ranks
         self._baseline = baseline
         self._spaces: dict[str, KnobSpace] = {}  # by text
-        self._tried: dict[str, dict[str, tuple[Setting, float | None]]] = {}  # by text and setting
+        self._tried: dict[str, dict[str, tuple[Setting, _Worth]]] = {}  # by text and setting
         self._sources: dict[str, str] = {}  # by kernel
-        self._values: dict[str, float | None] = {}
+        self._worth: dict[str, _Worth] = {}
 
     def tell(self, attempt: Attempt) -> None:
         """Take in a candidate's first evaluation."""
         candidate, verdict = attempt.candidate, attempt.verdict
         speedup = verdict.speedup(self._baseline) if verdict.passed else None
         value = None if speedup is None else math.log(max(speedup.median, 1e-9))
-        self._sources[candidate.sha256], self._values[candidate.sha256] = candidate.source, value
+        worth = _Worth(value, attempt.static_score if verdict.passed else None)
+        self._sources[candidate.sha256], self._worth[candidate.sha256] = candidate.source, worth
         if declared_knobs(candidate.source):
-            self._note(candidate.source, knob_settings(candidate.source, candidate.knobs), value)
+            self._note(candidate.source, knob_settings(candidate.source, candidate.knobs), worth)
 
     def tell_duplicate(self, duplicate: Duplicate) -> None:
         """Take in that a setting that was asked for gave a kernel that is known."""
@@ -50,12 +61,12 @@ class KnobOperator:
         parents = asked.get("parents") or [""]
         source = self._sources.get(parents[0])
         if asked.get("knobs") and source is not None:
-            self._note(source, {**asked["knobs"]}, self._values.get(duplicate.twin))
+            self._note(source, {**asked["knobs"]}, self._worth.get(duplicate.twin, _Worth(None, None)))
 
-    def _note(self, source: str, setting: Setting, value: float | None) -> None:
+    def _note(self, source: str, setting: Setting, worth: _Worth) -> None:
         space = self._space(source)
         whole = {**space.default, **setting}
-        self._tried.setdefault(source, {})[key_of(whole)] = whole, value
+        self._tried.setdefault(source, {})[key_of(whole)] = whole, worth
 
     def applies(self, candidate: Candidate) -> bool:
         """Whether a kernel has knobs with a setting that was not tried."""
@@ -72,11 +83,11 @@ class KnobOperator:
         return settings[min(sample, len(settings) - 1)]
 
     def _search(self, candidate: Candidate, batch: int = 1) -> KnobSearch:
-        tried = self._tried.get(candidate.source, {})
+        tried = _valued(self._tried.get(candidate.source, {}).values())
         seed = f"{self._seed}/{sha256_text(candidate.source)}/{len(tried)}"
         rank = self._ranks(candidate)
         search = KnobSearch(self._space(candidate.source), seed=seed, most=_WALKED, batch=batch, rank=rank)
-        for setting, value in tried.values():
+        for setting, value in tried:
             search.tell(setting, value, judged=False)
         return search
 
@@ -84,3 +95,12 @@ class KnobOperator:
         if source not in self._spaces:
             self._spaces[source] = KnobSpace.of(source, {})
         return self._spaces[source]
+
+
+def _valued(tried: Iterable[tuple[Setting, _Worth]]) -> list[tuple[Setting, float | None]]:
+    """Each setting with what it is worth; where nothing was timed, by its place among the compiler's scores."""
+    told = list(tried)
+    if any(worth.value is not None for _, worth in told):
+        return [(setting, worth.value) for setting, worth in told]
+    places = sorted({worth.score for _, worth in told if worth.score is not None})
+    return [(setting, None if worth.score is None else _STEP * places.index(worth.score)) for setting, worth in told]

@@ -152,7 +152,7 @@ class Search:
         island.tell(attempt, admission)
         self._bandits[number].learn(
             self._arm(_operator_of(attempt), str(_assignment_of(attempt).get("model", ""))),
-            gain=gain if admission in FOUND or admission == "contest" else 0.0,
+            gain=gain if admission in FOUND or (admission == "contest" and _beat_a_parent(attempt)) else 0.0,
             cost_usd=float(attempt.action.get("cost_usd") or 0.0),
             device_s=sum(attempt.verdict.seconds.values()),
         )
@@ -179,6 +179,10 @@ class Search:
     def _told_again(self, attempt: Attempt) -> None:
         """An evaluation of a kernel that is known: who waited for it may know more now."""
         sha256 = attempt.candidate.sha256
+        levels = {known: self._book[known].level for known in (sha256, *attempt.rivals) if known in self._book}
+        if sha256 in self._book and (self._island_of(self._book[sha256].attempt), sha256) in self._waiting:
+            # a migrant races because of another island, and not of what made it
+            self._booked_later(self._book[sha256], device_s=sum(attempt.verdict.seconds.values()))
         if not self._book.take(attempt):
             for island in self._islands:
                 island.archive.drop(sha256)
@@ -187,11 +191,47 @@ class Search:
             if challenger not in self._book:
                 continue
             island = self._islands[number]
+            incumbent = island.archive.incumbent(challenger)
             admission = island.archive.offer(challenger)
             if admission == "contest":
                 self._waiting.append((number, challenger))
             elif admission in FOUND and self._island_of(self._book[challenger].attempt) == number:
-                island.found(self._book[challenger].attempt)  # a migrant is no find of the island that it comes to
+                winner = self._book[challenger]
+                island.found(winner.attempt)  # a migrant is no find of the island that it comes to
+                if not _beat_a_parent(winner.attempt):  # which was its gain, and is booked
+                    self._booked_later(winner, gain=self._gain_of(winner, incumbent))
+        for known, level in levels.items():
+            if known in self._book and self._book[known].level < level:
+                self._reopen(known)
+
+    def _booked_later(self, member: Member, *, gain: float = 0.0, device_s: float = 0.0) -> None:
+        """Book what came of a kernel's race under what made it."""
+        made = member.attempt
+        arm = self._arm(_operator_of(made), str(_assignment_of(made).get("model", "")))
+        self._bandits[self._island_of(made)].add(arm, gain=gain, device_s=device_s)
+
+    def _reopen(self, sha256: str) -> None:
+        """Let whoever measures better now than an elite that fell race for its place.
+
+        What the elite once measured kept them out, and nobody would ask for them again.
+        """
+        for number, island in enumerate(self._islands):
+            if sha256 not in island.archive.cells.values():
+                continue
+            cell = island.archive.cell_of(sha256)
+            better = [
+                member
+                for member in self._book.members
+                if island.tried(member.sha256)
+                and member.candidate.backend == island.backend
+                and island.archive.cell_of(member.sha256) == cell
+                and self._book.compare(member.sha256, sha256) == "unknown"
+            ]
+            best = max(better, key=lambda member: member.rank, default=None)
+            if best is None or (number, best.sha256) in self._waiting:
+                continue
+            if island.archive.offer(best.sha256) == "contest":
+                self._waiting.append((number, best.sha256))
 
     def _gain(self, attempt: Attempt, best: Member | None) -> float:
         """What an attempt gained over the best of its parents, or over the island's best where it has none."""
@@ -200,6 +240,14 @@ class Search:
         gains = [self._book.gain(attempt, sha256) for sha256 in others]
         known = [gain for gain in gains if gain is not None]
         return max(min(known), 0.0) if known else 0.0
+
+    def _gain_of(self, member: Member, incumbent: str | None) -> float:
+        """The same by all measurements of a kernel that won a place; over ``incumbent`` where it has no parents."""
+        parents = [sha256 for sha256 in member.candidate.parents if sha256 in self._book]
+        others = parents or ([incumbent] if incumbent is not None and incumbent in self._book else [])
+        pairs = [(member.standing, self._book[sha256].standing) for sha256 in others]
+        gains = [ours.value - theirs.value for ours, theirs in pairs if ours is not None and theirs is not None]
+        return max(min(gains), 0.0) if gains else 0.0
 
     def _island_of(self, attempt: Attempt) -> int:
         return min(int(_assignment_of(attempt).get("island", 0)), len(self._islands) - 1)
@@ -393,6 +441,13 @@ def _assignment_of(attempt: Attempt) -> Mapping[str, Any]:
 
 def _operator_of(attempt: Attempt) -> Operator | str:
     return str(_assignment_of(attempt).get("mode") or attempt.candidate.operator)
+
+
+def _beat_a_parent(attempt: Attempt) -> bool:
+    """Whether its first evaluation was a race that it won beside a kernel that it was made from."""
+    timing = attempt.verdict.timing
+    found = [] if timing is None else [timing.rivals.get(parent) for parent in attempt.candidate.parents]
+    return any(ratio is not None and ratio.faster for ratio in found)
 
 
 def _moves_in(asked: Mapping[str, Any]) -> set[str]:

@@ -86,10 +86,12 @@ def kernel_link(sha: str, evaluation: Any) -> Markup:
     return Markup(f'<a href="{escape(path_of("kernels", sha))}?{escape(query)}">{short(sha)}</a>')
 
 
-def problem_link(problem: str) -> Markup:
-    """A problem without its suite, where that is plain from the place."""
+def problem_link(problem: str, **where: Any) -> Markup:
+    """A problem without its suite, where that is plain from the place; ``where`` it is shown: see the page's query."""
     _, slash, rest = problem.partition("/")
-    return Markup(f'<a href="{escape(path_of("problems", problem))}">{escape(rest if slash else problem)}</a>')
+    query = urlencode({name: value for name, value in where.items() if not (_is_none(value) or value == "")})
+    address = f"{path_of('problems', problem)}?{query}" if query else path_of("problems", problem)
+    return Markup(f'<a href="{escape(address)}">{escape(rest if slash else problem)}</a>')
 
 
 def stamp(iso: Any) -> Markup:

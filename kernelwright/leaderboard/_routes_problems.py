@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from kernelwright.datasets import LintFinding, LintRecords
 from kernelwright.errors import UsageError
 from kernelwright.leaderboard._archive_map import archive_of
 from kernelwright.leaderboard._boards import choose_place, places_of
+from kernelwright.leaderboard._cells import path_of
 from kernelwright.leaderboard._site import Site, given
 from kernelwright.leaderboard._svg import Series, histogram
 from kernelwright.leaderboard._tables import Form, as_file
@@ -23,6 +24,8 @@ from kernelwright.records import Problem
 PAGE = 50
 _MOST_PAGES = 100_000
 _POINTS = 240  # of a curve
+_BEST = ("median", "low", "high", "confirmed", "baseline", "author", "candidate", "evaluation_id", "environment")
+_BEST_TOO = ("backend",)
 Text = Annotated[str | None, Query(max_length=200)]
 Page = Annotated[int, Query(ge=1, le=_MOST_PAGES)]
 _RANKED = ("rank", "median", "low", "high", "faster", "latency_ms", "confirmed", "backend", "author", "recipe")
@@ -71,15 +74,14 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
         page: Page = 1,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> Response:
-        _known(site, problem)
-        where = _where(site, problem, environment, baseline, backend)[0]
+        where = _where(site, _known(site, problem), environment, baseline, backend)[0]
         if where is None:
             return as_file(form, [], {"problem": problem})
         found = site.reader.store.ranked(problem, *where, limit=limit, offset=(page - 1) * limit)
         rows = [{key: row[key] for key in (*_RANKED, *_RANKED_TOO)} for row in found]
         return as_file(form, rows, {"problem": problem, **where._asdict(), "page": page})
 
-    @router.get("/problems/{problem:path}/archive", response_class=Response, summary="A problem's archive map")
+    @router.get("/problems/{problem:path}/archive.html", response_class=Response, summary="A problem's archive map")
     def archive(request: Request, problem: str, run: Annotated[str | None, Query(max_length=40)] = None) -> Response:
         _known(site, problem)
         return site.page(request, "archive.html", problem=problem, archive=archive_of(site.reader.store, problem, run))
@@ -100,9 +102,12 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
         page: Page = 1,
         view: Literal["log", "linear"] = "log",
     ) -> Response:
-        known = _known(site, problem)
+        known = _known_or_archive(site, problem)
+        if known is None:
+            query = f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"{path_of('problems', problem)}.html{query}", status_code=308)
         store = site.reader.store
-        where, choices = _where(site, problem, environment, baseline, backend)
+        where, choices = _where(site, known, environment, baseline, backend)
         found: dict[str, Any] = {"where": where, "choices": choices, "ranked": [], "pages": 1, "page": page}
         if where is not None:
             speedups = store.speedups_on(problem, *where)
@@ -148,6 +153,17 @@ def _known(site: Site, problem: str) -> Problem:
         raise HTTPException(404, error.message) from error
 
 
+def _known_or_archive(site: Site, problem: str) -> Problem | None:
+    """A problem; None for what was the address of a problem's archive map, before problems could be named like it."""
+    try:
+        return _known(site, problem)
+    except HTTPException:
+        if not problem.endswith("/archive"):
+            raise
+        _known(site, problem.removesuffix("/archive"))
+        return None
+
+
 def _findings(lints: LintRecords, problem: Problem) -> tuple[LintFinding, ...]:
     try:
         return lints.known(problem)
@@ -171,19 +187,18 @@ def _problem_rows(site: Site) -> list[dict[str, Any]]:
                 continue
             held = best.get(row["problem"])
             if held is None or (row["confirmed"], row["low"]) > (held["confirmed"], held["low"]):
-                best[row["problem"]] = row
+                best[row["problem"]] = {**row, "environment": place.environment}
     judged: Counter[str] = Counter()
     for row in store.tallies():
         judged[row["problem"]] += row["evaluations"]
     rows = []
     for known in in_use:
         held = best.get(known["problem"])
-        keys = ("median", "low", "high", "confirmed", "baseline", "author", "candidate", "evaluation_id")
         rows.append(
             {
                 **{key: known[key] for key in ("problem", "suite", "level", "number", "name", "category", "variant")},
                 "judged": judged[known["problem"]],
-                **{key: None if held is None else held[key] for key in keys},
+                **{key: None if held is None else held[key] for key in (*_BEST, *_BEST_TOO)},
             }
         )
     return rows
@@ -202,10 +217,14 @@ def _matching(
 
 
 def _where(
-    site: Site, problem: str, environment: str | None, baseline: str | None, backend: str | None
+    site: Site, problem: Problem, environment: str | None, baseline: str | None, backend: str | None
 ) -> tuple[Where | None, list[dict[str, Any]]]:
-    """The ranking that was asked for, and those that there are; 404 for one that is not there."""
-    choices = site.reader.store.rankings_of(problem)
+    """The ranking that was asked for, and those that there are; 404 for one that is not there.
+
+    What was left open is taken from where most problems of the suite stand, as boards and the list of problems do.
+    """
+    store = site.reader.store
+    choices = store.rankings_of(problem.id)
     fitting = [
         row
         for row in choices
@@ -215,9 +234,16 @@ def _where(
     ]
     if not fitting:
         if environment or baseline or backend:
-            raise HTTPException(404, f"nothing stands on {problem} there")
+            raise HTTPException(404, f"nothing stands on {problem.id} there")
         return None, choices
-    first = next((row for row in fitting if row["baseline"] == "eager"), fitting[0])
+    fullness = {
+        (place["environment"], place["baseline"]): place["problems"]
+        for place in places_of(store)
+        if place["suite"] == problem.suite
+    }
+    first = max(
+        fitting, key=lambda row: (fullness.get((row["environment"], row["baseline"]), 0), row["baseline"] == "eager")
+    )
     return Where(first["environment"], first["baseline"], first["backend"]), choices
 
 

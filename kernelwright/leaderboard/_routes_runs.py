@@ -97,11 +97,6 @@ def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = 
             **_state(site, known),
         )
 
-    @router.get("/runs/{run}/live", response_class=Response, summary="What changes of a run")
-    def live(request: Request, run: RunId) -> Response:
-        known = _known(site, run)
-        return site.page(request, "_run_live.html", run=known, **_state(site, known))
-
     @router.get("/runs/{run}/problems.{form}", response_class=Response, summary="A run's problems")
     def problems_file(run: RunId, form: Form) -> Response:
         known = _known(site, run)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 RECIPE: Final = "rl"  # what a run of this kind is called where runs are listed
 _WRITER: Final = "policy"
+_ABOUT: Final = "about"
 _MOST_FAULT_CHARACTERS: Final = 2_000
 _CUT: Final = "\n[... cut ...]\n"
 
@@ -128,12 +130,24 @@ class LocalScorer:
         """Where candidates of a backend are judged; raises what opening the referee raises."""
         return self._sessions.referee().environment_for(backend)
 
+    def remember(self, about: str, kind: str, data: Mapping[str, Any], problem: Problem) -> None:
+        """Keep with the run what its verdicts do not say; :meth:`remembered` gives it back, also in another process."""
+        self._store.event(self._run_with(problem), kind, {_ABOUT: about, **data})
+
+    def remembered(self, about: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """What the run has kept about something, in order: of which kind, and what."""
+        if self.run_id is None:
+            return []
+        asked = f"SELECT kind, data_json FROM events WHERE run_id = ? AND json_extract(data_json, '$.{_ABOUT}') = ? "
+        rows = self._store.query(f"{asked} ORDER BY id", [self.run_id, about])
+        return [(row["kind"], json.loads(row["data_json"])) for row in rows]
+
     def _scored(self, candidate: Candidate, problem: Problem) -> Scored:
         try:
             known = self._known(candidate)
             if known is not None:
-                samples = self._store.samples(known.id)
-                return self._as_score(known.evaluation.model_copy(update={"samples": samples}), again=True)
+                whole = self._store.evaluation(known.id).evaluation  # a list of them has neither samples nor messages
+                return self._as_score(whole, again=True)
             evaluation = self._judged(candidate, problem)
         except SandboxError:
             raise

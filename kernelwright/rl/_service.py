@@ -11,13 +11,14 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from pydantic import BaseModel
 
 from kernelwright.errors import KernelwrightError, UsageError
-from kernelwright.records import Backend
+from kernelwright.records import Backend, Problem
 from kernelwright.rl._env import KernelEnv
 from kernelwright.rl._jobs import Answer, Job, JobQueue
 from kernelwright.rl._local import LocalScorer
@@ -27,13 +28,28 @@ if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.prompts import DeviceFacts
 
-MOST_EPISODES: Final = 1_024
+MOST_EPISODES: Final = 1_024  # in memory; of others the run knows
+_BEGUN: Final = "episode"  # kinds of what the run keeps
+_TURN: Final = "turn"
 _log = logging.getLogger(__name__)
 
 
-class _Episode(NamedTuple):
+@dataclass
+class _Episode:
+    """An episode as it stands; ``last`` and ``completion`` are of its latest turn."""
+
     client: str
+    problem: Problem
     env: KernelEnv
+    last: Stepped | None = None
+    completion: str = ""
+
+    def take(self, job: str, completion: str) -> Stepped:
+        """Take a turn, or give what it came to where it was taken by the same job."""
+        if self.last is None or (self.last.job, self.completion) != (job, completion):
+            outcome = self.env.step(completion)
+            self.last, self.completion = Stepped(job=job, outcome=outcome, score=self.env.score()), completion
+        return self.last
 
 
 class Service:
@@ -102,7 +118,9 @@ class Service:
 
     def stepping(self, client: str, episode: str, asked: StepJob) -> Job:
         """A job that takes a turn of an episode."""
-        return self._job(client, asked, "a turn", lambda scorer: self._step(client, episode, asked), f"step {episode}")
+        return self._job(
+            client, asked, "a turn", lambda scorer: self._step(client, episode, asked, scorer), f"step {episode}"
+        )
 
     def _job(
         self,
@@ -132,27 +150,44 @@ class Service:
         return True
 
     def _begin(self, client: str, asked: EpisodeJob, scorer: LocalScorer) -> Begun:
-        env = KernelEnv(
-            scorer,
-            scorer.problem(asked.problem),
-            backend=asked.backend,
-            turns=asked.turns,
-            device=_device(scorer, asked.backend, self._settings),
-            name=asked.problem,
-        )
         name = uuid4().hex
-        self._episodes[name] = _Episode(client, env)
+        made = self._keep(name, client, scorer, asked.problem, asked.backend, asked.turns)
+        told = {"client": client, "problem": asked.problem, "backend": asked.backend, "turns": asked.turns}
+        scorer.remember(name, _BEGUN, told, made.problem)
+        return Begun(job=asked.job, episode=name, observation=made.env.reset())
+
+    def _keep(
+        self, name: str, client: str, scorer: LocalScorer, problem: str, backend: Backend, turns: int
+    ) -> _Episode:
+        found = scorer.problem(problem)
+        device = _device(scorer, backend, self._settings)
+        env = KernelEnv(scorer, found, backend=backend, turns=turns, device=device, name=problem)
+        made = self._episodes[name] = _Episode(client, found, env)
         while len(self._episodes) > MOST_EPISODES:
             self._episodes.popitem(last=False)
-        return Begun(job=asked.job, episode=name, observation=env.reset())
+        return made
 
-    def _step(self, client: str, name: str, asked: StepJob) -> Stepped:
-        found = self._episodes.get(name)
+    def _step(self, client: str, name: str, asked: StepJob, scorer: LocalScorer) -> Stepped:
+        found = self._episodes.get(name) or self._resumed(name, scorer)
         if found is None or found.client != client:
             raise UsageError("there is no such episode", hint="begin one: POST /v1/episodes")
         self._episodes.move_to_end(name)
-        outcome = found.env.step(asked.completion)
-        return Stepped(job=asked.job, outcome=outcome, score=found.env.score())
+        before = found.last
+        after = found.take(asked.job, asked.completion)
+        if after is not before:
+            scorer.remember(name, _TURN, {"job": asked.job, "completion": asked.completion}, found.problem)
+        return after
+
+    def _resumed(self, name: str, scorer: LocalScorer) -> _Episode | None:
+        """An episode that this process does not hold, by what its run has kept: what was judged is not judged again."""
+        told = scorer.remembered(name)
+        if not told or told[0][0] != _BEGUN:
+            return None
+        begun = told[0][1]
+        made = self._keep(name, begun["client"], scorer, begun["problem"], begun["backend"], begun["turns"])
+        for _, turn in told[1:]:
+            made.take(turn["job"], turn["completion"])
+        return made
 
 
 def refusal(status: int, detail: str, hint: str = "") -> Answer:

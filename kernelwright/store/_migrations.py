@@ -588,6 +588,20 @@ def m012_standings(db: Database) -> None:
         db.execute(statement)
 
 
+# What follows the last slash of a recipe.
+_RECIPE = "json_extract(config_json, '$.recipe')"
+_RECIPE_FILE = f"substr({_RECIPE}, length(rtrim({_RECIPE}, replace({_RECIPE}, '/', ''))) + 1)"
+
+
+def m013_recipe_files(db: Database) -> None:
+    """A recipe that was read from a file is known by the file's name, and by no folder of its machine."""
+    named = f"json_set(config_json, '$.recipe', {_RECIPE_FILE})"
+    changed = db.execute(f"UPDATE runs SET config_json = {named} WHERE {_RECIPE} LIKE '%/%.toml'")
+    if changed.rowcount:
+        for statement in REBUILD:
+            db.execute(statement)
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -601,6 +615,7 @@ STEPS = (
     m010_insights,
     m011_samples,
     m012_standings,
+    m013_recipe_files,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

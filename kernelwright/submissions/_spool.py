@@ -3,6 +3,7 @@
 ::
 
     lock                    held for every change
+    turns.json              whose turn it was last, of those who wait
     tmp/                    what is being written
     incoming/ID.json        waits
     judging/ID.json         a live process judges it
@@ -17,11 +18,10 @@ anybody else.
 from __future__ import annotations
 
 import heapq
-import json
 import math
 import os
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from kernelwright.records import Backend
+from kernelwright.submissions._entries import MOST_BYTES, SUFFIX, entries, ids, read, tries_in, write_tries
 from kernelwright.submissions._files import (
     HeldLock,
     disk_errors_told,
@@ -51,13 +52,11 @@ from kernelwright.submissions._records import (
     Submission,
     SubmissionState,
     TooManySubmissionsError,
-    storable,
 )
+from kernelwright.submissions._turns import in_turn, take_turn
 
-_SUFFIX: Final = ".json"
 _RESULT: Final = ".result.json"
 _HOUR_MS: Final = 3_600_000
-_MOST_BYTES: Final = 64 * 2**20  # of a file that is read at all: JSON may take six bytes for one of the source
 _LOOKS: Final = 3  # a submission may move on while it is looked for
 DIED: Final = "the process that judged it ended before there was a verdict"
 
@@ -101,7 +100,8 @@ class Spool:
         self._now = now
         self._incoming, self._judging = folder / "incoming", folder / "judging"
         self._claims, self._done, self._temporary = folder / "claims", folder / "done", folder / "tmp"
-        self._authors: dict[str, str] = {}  # of submissions of the last hour, which never change
+        self._turns = folder / "turns.json"
+        self._authors: dict[str, str] = {}  # of submissions of the last hour, and of those that wait; they never change
 
     # ---------------------------------------------------------------------------------------------- taking
 
@@ -127,7 +127,7 @@ class Spool:
             fields = {"problem_id": problem_id, "backend": backend, "source": text, "author": author, "note": note}
             submission = self._made(**fields)
             self._refuse_too_many(submission.author)
-            path = self._incoming / f"{submission.id}{_SUFFIX}"
+            path = self._incoming / f"{submission.id}{SUFFIX}"
             write_whole(path, submission.model_dump_json().encode(), self._temporary / submission.id)
         return submission
 
@@ -181,34 +181,47 @@ class Spool:
                 hint=f"come back in {wait_s} s",
                 retry_after_s=wait_s,
             )
-        if len(_ids(self._incoming)) + len(_ids(self._judging)) >= self.limits.pending:
+        pending = self._authors_in(self._incoming, self._judging)
+        if len(pending) >= self.limits.pending:
             raise SpoolFullError(
                 f"{self.limits.pending} submissions are waiting already",
                 hint="try again later; 'kernelwright submissions judge' works them off",
+            )
+        own, share = list(pending.values()).count(author), -(-self.limits.pending // 2)
+        if own >= share:
+            raise TooManySubmissionsError(
+                f"{own} submissions of {author} wait already, and nobody may fill more than half of the queue",
+                hint="try again once some of them were judged",
             )
 
     def _of_last_hour(self, now_ms: int) -> dict[str, str]:
         """Author of each submission of the last hour by id, wherever it is by now."""
         shards = {shard_at(max(0, now_ms + shift)) for shift in (-_HOUR_MS, 0, _HOUR_MS)}
         folders = [self._incoming, self._judging, *(self._done / shard for shard in shards)]
+        found = self._authors_in(*folders, but=lambda name: abs(now_ms - time_ms_of(name)) >= _HOUR_MS)
+        self._authors = found
+        return found
+
+    def _authors_in(self, *folders: Path, but: Callable[[str], bool] = lambda name: False) -> dict[str, str]:
+        """Author of each submission in some folders by id, but for those that are left out or cannot be read."""
         found: dict[str, str] = {}
         for folder in folders:
-            for name in _ids(folder):
-                if abs(now_ms - time_ms_of(name)) >= _HOUR_MS:
+            for name in ids(folder):
+                if but(name):
                     continue
                 if name in self._authors:
                     found[name] = self._authors[name]
-                elif (submission := _read(folder / f"{name}{_SUFFIX}")) is not None:
+                elif (submission := read(folder / f"{name}{SUFFIX}")) is not None:
                     found[name] = submission.author
-        self._authors = found
         return found
 
     # ---------------------------------------------------------------------------------------------- judging
 
     def claim(self, skip: Container[str] = ()) -> Claim | None:
-        """The oldest submission that waits, to be judged by this process; None where none does.
+        """The next submission that waits, to be judged by this process; None where none does.
 
-        What a process that is gone had claimed waits again. Files that are no submissions are left alone.
+        Authors take turns, each with the oldest one of theirs, so that nobody waits for all of somebody else's. What a
+        process that is gone had claimed waits again. Files that are no submissions are left alone.
 
         Args:
             skip: ids to leave.
@@ -218,19 +231,22 @@ class Spool:
         """
         with self._changing("claim a submission"):
             self._take_back()
-            for name in sorted(_ids(self._incoming)):
-                submission = None if name in skip else _read(self._incoming / f"{name}{_SUFFIX}")
+            authors = self._authors_in(self._incoming)
+            for name in in_turn(self._turns, authors):
+                submission = None if name in skip else read(self._incoming / f"{name}{SUFFIX}")
                 lock = None if submission is None else lock_now(self._claims / name)
                 if submission is not None and lock is not None:
-                    return self._claimed(submission, lock)
+                    others = [author for other, author in authors.items() if other != name]
+                    return self._claimed(submission, lock, others)
         return None
 
-    def _claimed(self, submission: Submission, lock: HeldLock) -> Claim:
-        name = f"{submission.id}{_SUFFIX}"
+    def _claimed(self, submission: Submission, lock: HeldLock, others: Sequence[str]) -> Claim:
+        name = f"{submission.id}{SUFFIX}"
         try:
-            tries, reason = _tries_in(os.pread(lock.fd, _MOST_BYTES, 0))
+            take_turn(self._turns, submission.author, others, self._temporary / submission.id)
+            tries, reason = tries_in(os.pread(lock.fd, MOST_BYTES, 0))
             move(self._incoming / name, self._judging / name)
-            _write_tries(lock.fd, tries + 1, DIED)  # until something better is known
+            write_tries(lock.fd, tries + 1, DIED)  # until something better is known
         except BaseException:
             lock.close()  # and whoever looks next takes it back
             raise
@@ -247,11 +263,11 @@ class Spool:
             StoreError: the folder cannot be written; it is taken back by whoever claims next.
         """
         _refuse_ended(claim)
-        name = f"{claim.submission.id}{_SUFFIX}"
+        name = f"{claim.submission.id}{SUFFIX}"
         try:
             with self._changing("let a submission wait"):
                 tries, kept = (claim.tries, reason) if counts else (claim.tries - 1, claim.reason)
-                _write_tries(claim._lock.fd, tries, kept)
+                write_tries(claim._lock.fd, tries, kept)
                 with suppress(FileNotFoundError):  # somebody removed it, which ends it as well
                     move(self._judging / name, self._incoming / name)
         finally:
@@ -285,13 +301,13 @@ class Spool:
 
     def _put_away(self, name: str) -> None:
         with suppress(FileNotFoundError):  # somebody removed it; the result stands
-            move(self._judging / f"{name}{_SUFFIX}", self._shard(name) / f"{name}{_SUFFIX}")
+            move(self._judging / f"{name}{SUFFIX}", self._shard(name) / f"{name}{SUFFIX}")
         (self._claims / name).unlink(missing_ok=True)
 
     def _take_back(self) -> None:
         """Let what dead processes had claimed wait again, or put it away where it was finished."""
-        left = _ids(self._judging)
-        for name in {*filter(is_id, _entries(self._claims))} - left - _ids(self._incoming):
+        left = ids(self._judging)
+        for name in {*filter(is_id, entries(self._claims))} - left - ids(self._incoming):
             (self._claims / name).unlink(missing_ok=True)  # of one that was just put away when its process died
         for name in left:
             lock = lock_now(self._claims / name)
@@ -301,16 +317,39 @@ class Spool:
                 if (self._shard(name) / f"{name}{_RESULT}").exists():
                     self._put_away(name)
                 else:
-                    move(self._judging / f"{name}{_SUFFIX}", self._incoming / f"{name}{_SUFFIX}")
+                    move(self._judging / f"{name}{SUFFIX}", self._incoming / f"{name}{SUFFIX}")
             finally:
                 lock.close()
+
+    def prune(self, older_than_s: float) -> int:
+        """Remove what is finished and was submitted longer ago; how many that were. Verdicts stay in the store.
+
+        What was submitted in the last hour stays, since it counts for its author.
+
+        Raises:
+            StoreError: the folder cannot be read or written.
+        """
+        latest_ms = int(self._now() * 1000) - max(int(older_than_s * 1000), _HOUR_MS)
+        removed = 0
+        with self._changing("remove finished submissions"):
+            for shard in sorted(entries(self._done)):
+                folder = self._done / shard
+                finished = {entry.removesuffix(_RESULT) for entry in entries(folder) if entry.endswith(_RESULT)}
+                old = {name for name in finished if is_id(name) and time_ms_of(name) < latest_ms}
+                for name in old:
+                    (folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+                    (folder / f"{name}{_RESULT}").unlink()
+                removed += len(old)
+                with suppress(OSError):  # others are left in it
+                    folder.rmdir()
+        return removed
 
     # ---------------------------------------------------------------------------------------------- looking
 
     def state(self, id: str) -> SubmissionState | None:
         """Where a submission stands; None where that is no id, or there is none of that id.
 
-        One whose process died is ``judging`` until another one claims.
+        One whose process died waits again, with that as the reason.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -332,7 +371,7 @@ class Spool:
         if not is_id(id):
             return None
         with disk_errors_told("look for a submission"):
-            found = (_read(path) for _ in range(_LOOKS) for path in self._places(id))
+            found = (read(path) for _ in range(_LOOKS) for path in self._places(id))
             return next((submission for submission in found if submission is not None), None)
 
     def latest(self, limit: int = 20) -> list[SubmissionState]:
@@ -342,9 +381,9 @@ class Spool:
             StoreError: the folder cannot be read.
         """
         with disk_errors_told("list the submissions"):
-            found = {*_ids(self._incoming), *_ids(self._judging)}
-            for shard in sorted(_entries(self._done), reverse=True):
-                found |= _ids(self._done / shard)
+            found = {*ids(self._incoming), *ids(self._judging)}
+            for shard in sorted(entries(self._done), reverse=True):
+                found |= ids(self._done / shard)
                 if len(found) >= limit and shard_of(heapq.nlargest(limit, found)[-1]) >= shard:
                     break  # all that are left are older
         states = map(self.state, heapq.nlargest(limit, found))
@@ -357,7 +396,7 @@ class Spool:
             StoreError: the folder cannot be read.
         """
         with disk_errors_told("list the submissions"):
-            return len({*_ids(self._incoming), *_ids(self._judging)})
+            return len({*ids(self._incoming), *ids(self._judging)})
 
     def strays(self) -> list[Stray]:
         """What lies where submissions wait and is none, such as half a file that something else wrote.
@@ -368,11 +407,11 @@ class Spool:
         with disk_errors_told("list the submissions"):
             found: list[Stray] = []
             for folder in (self._incoming, self._judging):
-                for entry in sorted(_entries(folder)):
+                for entry in sorted(entries(folder)):
                     name = f"{folder.name}/{entry}"
-                    if not is_id(entry.removesuffix(_SUFFIX)) or not entry.endswith(_SUFFIX):
+                    if not is_id(entry.removesuffix(SUFFIX)) or not entry.endswith(SUFFIX):
                         found.append(Stray(name, "its name is none of ours"))
-                    elif _read(folder / entry) is None and (folder / entry).exists():
+                    elif read(folder / entry) is None and (folder / entry).exists():
                         found.append(Stray(name, "it holds no submission"))
             return found
 
@@ -380,18 +419,18 @@ class Spool:
         shard = self._shard(name)
         with suppress(FileNotFoundError):
             try:
-                return SubmissionState.model_validate_json(read_file(shard / f"{name}{_RESULT}", _MOST_BYTES).data)
+                return SubmissionState.model_validate_json(read_file(shard / f"{name}{_RESULT}", MOST_BYTES).data)
             except ValidationError:
                 return _damaged(name, "its result cannot be read")
-        return _damaged(name, "its result is missing") if (shard / f"{name}{_SUFFIX}").exists() else None
+        return _damaged(name, "its result is missing") if (shard / f"{name}{SUFFIX}").exists() else None
 
     def _unfinished(self, name: str) -> SubmissionState | None:
         for folder in (self._incoming, self._judging):
-            path = folder / f"{name}{_SUFFIX}"
-            submission = _read(path)
+            path = folder / f"{name}{SUFFIX}"
+            submission = read(path)
             if submission is not None:
+                waits = folder == self._incoming or self._is_left(name)
                 tries, reason = self._tries_of(name)
-                waits = folder == self._incoming
                 return SubmissionState(
                     **submission.model_dump(exclude={"source"}),
                     state="waiting" if waits else "judging",
@@ -402,9 +441,22 @@ class Spool:
                 return _damaged(name, "its file cannot be read")
         return None
 
+    def _is_left(self, name: str) -> bool:
+        """Whether the process that judged a submission is gone; False where this one may not know."""
+        with suppress(OSError), locked(self.folder / "lock"):  # so that nobody claims meanwhile
+            if not (self._judging / f"{name}{SUFFIX}").exists():
+                return False  # it has just moved on
+            if not (self._claims / name).exists():
+                return True
+            lock = lock_now(self._claims / name)
+            if lock is not None:
+                lock.close()
+                return True
+        return False
+
     def _tries_of(self, name: str) -> tuple[int, str]:
         try:
-            return _tries_in(read_file(self._claims / name, _MOST_BYTES).data)
+            return tries_in(read_file(self._claims / name, MOST_BYTES).data)
         except OSError:
             return 0, ""
 
@@ -412,7 +464,7 @@ class Spool:
         return self._done / shard_of(name)
 
     def _places(self, name: str) -> list[Path]:
-        return [folder / f"{name}{_SUFFIX}" for folder in (self._incoming, self._judging, self._shard(name))]
+        return [folder / f"{name}{SUFFIX}" for folder in (self._incoming, self._judging, self._shard(name))]
 
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
@@ -422,7 +474,7 @@ class Spool:
             for folder in (self.folder, self._incoming, self._judging, self._claims, self._done, self._temporary):
                 make_folder(folder)
             with locked(self.folder / "lock"):
-                for name in _entries(self._temporary):  # whoever wrote these is dead, or would hold the lock
+                for name in entries(self._temporary):  # whoever wrote these is dead, or would hold the lock
                     with suppress(OSError):
                         (self._temporary / name).unlink()
                 yield
@@ -439,41 +491,3 @@ def _at(time_ms: int) -> datetime:
 
 def _damaged(name: str, reason: str) -> SubmissionState:
     return SubmissionState(id=name, state="failed", created_at=_at(time_ms_of(name)), reason=reason)
-
-
-def _entries(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _ids(folder: Path) -> set[str]:
-    """Of the files in a folder that are named as submissions are."""
-    names = (entry.removesuffix(_SUFFIX) for entry in _entries(folder) if entry.endswith(_SUFFIX))
-    return {name for name in names if is_id(name)}
-
-
-def _read(path: Path) -> Submission | None:
-    """The submission in a file; None where there is no file, or something else is in it."""
-    try:
-        submission = Submission.model_validate_json(read_file(path, _MOST_BYTES).data)
-    except (OSError, ValidationError):
-        return None
-    return submission if path.name == f"{submission.id}{_SUFFIX}" else None
-
-
-def _tries_in(data: bytes) -> tuple[int, str]:
-    """How often it was begun, and why the last try ended; of a file that is not whole, nothing is known."""
-    try:
-        kept = json.loads(data)
-        return max(0, int(kept["tries"])), storable(str(kept["reason"]))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return 0, ""
-
-
-def _write_tries(fd: int, tries: int, reason: str) -> None:
-    data = json.dumps({"tries": tries, "reason": reason}).encode()
-    os.pwrite(fd, data, 0)
-    os.ftruncate(fd, len(data))
-    os.fsync(fd)

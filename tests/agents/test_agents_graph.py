@@ -28,7 +28,7 @@ from kernelwright.agents import (
     run_step,
 )
 from kernelwright.errors import MachineError, StoreError
-from kernelwright.records import Advice, Candidate, Evaluation, LLMCall, Status
+from kernelwright.records import Advice, Candidate, Evaluation, Status
 
 PROBLEM = make_problem()
 
@@ -72,7 +72,6 @@ class MemoryLedger:
         evaluation: Evaluation,
         *,
         step: int,
-        calls: tuple[LLMCall, ...] = (),
         purpose: str = "search",
         action=None,
     ) -> str:

@@ -288,7 +288,7 @@ def test_a_run_folder_that_nobody_judges_comes_back_as_it_was(settings, store, t
         {Slot(1, 0): entry(0), Slot(3, 0): entry(0, correctness=False, runtime=-1.0), Slot(2, 4): entry(4, extra=None)},
     )
     write_run(tmp_path / "given", given)
-    problems, samples = samples_of_run(read_run(tmp_path / "given"), PROBLEMS, "cpp")
+    problems, samples, _ = samples_of_run(read_run(tmp_path / "given"), PROBLEMS, "cpp")
     run_id = made(settings, store, samples, problems, "imported")
     (run,) = runs_of_bench(store, load_bench(store, store.run(run_id))).values()
     write_run(tmp_path / "back", run)
@@ -317,7 +317,7 @@ def test_what_was_judged_has_our_verdict_and_the_rest_its_own(settings, store):
     given = KernelBenchRun(
         1, {Slot(1, 0): "kernel p1 0\r\n", Slot(2, 0): "kernel p2 0\r\n"}, {Slot(1, 0): entry(0), Slot(2, 0): entry(0)}
     )
-    problems, samples = samples_of_run(given, PROBLEMS, "cpp")
+    problems, samples, _ = samples_of_run(given, PROBLEMS, "cpp")
     run_id = made(settings, store, samples, problems, "imported")
     kept = store.run_samples(run_id)[0].candidate
     store.record_evaluation(make_evaluation(kept, latency_ms=0.25), run_id=run_id)
@@ -352,7 +352,7 @@ def test_another_variant_is_never_taken_for_the_file_s_first_one(settings, store
 
 
 def test_problems_that_the_level_lacks_are_named(settings, store):
-    with pytest.raises(UsageError, match="lacks or that cannot be read: 7"):
+    with pytest.raises(UsageError, match="that the suite's level lacks: 7"):
         samples_of_run(KernelBenchRun(1, {Slot(7, 0): "x"}, {}), PROBLEMS, "cpp")
     unnumbered = Problem(id="a/level1/b", suite="a", level=1, name="b", source="")
     run_id = made(settings, store, [], [unnumbered])

@@ -209,6 +209,32 @@ def test_a_model_that_gives_nothing_usable_is_asked_less_and_shown_with_what_it_
     assert 0 < arms["openai:silent"].steps < arms["openai:coder"].steps
 
 
+def test_a_search_knows_what_replies_cost_those_included_that_could_not_be_used(tmp_path):
+    recipe, prices = tmp_path / "two.toml", tmp_path / "prices.toml"
+    recipe.write_text(
+        'summary = "two models"\n[settings]\nstall_rounds = 99\n[search]\nlearns = "models"\n'
+        '[[search.islands]]\nname = "a"\noperators = { improve = 1 }\n'
+    )
+    prices.write_text(
+        '[[price]]\nprovider = "openai"\nmodels = ["coder", "silent"]\nas_of = 2026-01-01\n'
+        "input_usd = 100.0\noutput_usd = 100.0\n"
+    )
+    run = WithASilentModel(tmp_path, str(recipe), rounds=12, models="openai:silent", prices=prices)
+    with Store.open(tmp_path / "store.db", readonly=True) as store:
+        (row,) = store.runs()
+        told = [fruitless.action["cost_usd"] for _, fruitless in fruitless_of(store, row.id)]
+        paid = {
+            found["model"]: found["cost_usd"]
+            for found in store.query("SELECT model, sum(cost_usd) AS cost_usd FROM llm_calls GROUP BY model")
+        }
+        ((island,),) = [view.islands for view in searches_of(store, row)]
+    assert paid["silent"] > 0.0
+    assert sum(told) == pytest.approx(paid["silent"])
+    written = [e.action["cost_usd"] for e in run.evaluations if "assignment" in e.action]
+    assert sum(written) == pytest.approx(paid["coder"])
+    assert all(arm.cost_usd > 0.0 for arm in island.arms)
+
+
 def test_prompts_are_about_the_language_of_the_island_and_of_the_kernel_that_they_show(tmp_path):
     recipe = tmp_path / "languages.toml"
     recipe.write_text(

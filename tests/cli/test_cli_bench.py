@@ -197,6 +197,43 @@ def test_a_run_folder_round_trips_through_the_store(terminal, suite, tmp_path):
     ] * 2
 
 
+def test_results_of_another_run_are_never_left_beside_a_run_s_kernels(terminal, words, tmp_path):
+    """Whoever reads the folder would take them for results of the new kernels."""
+    terminal("bench", "generate", "mine", *words)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    for name in ("eval_results.json", "level_1_problem_1_sample_7_kernel.py"):
+        (out / name).write_text("{}")
+        said = terminal("bench", "export", "mine", out, code=2).stderr
+        assert f"holds another run: {name}" in said
+        assert len(list(out.iterdir())) == 2, "nothing was written"
+        (out / name).unlink()
+    for _ in range(2):  # the same bench again takes the place of its own files
+        terminal("bench", "export", "mine", out)
+    assert len(list(out.glob("*_kernel.py"))) == 2
+
+
+def test_a_problem_that_cannot_be_read_keeps_no_other_one_from_being_imported(terminal, words, suite, tmp_path):
+    run, board, rows = tmp_path / "run", tmp_path / "board.json", tmp_path / "rows"
+    terminal("bench", "generate", "mine", *words)
+    for form, place in (("kernelbench", run), ("leaderboard", board), ("jsonl", rows)):
+        terminal("bench", "export", "mine", place, "--format", form)
+    (broken,) = (suite / "level1").glob("1_*.py")
+    broken.write_text("def (")
+    for number, place in enumerate((run, board, rows)):
+        words = ("bench", "import", place, "--suite-dir", suite)
+        told = terminal.json(*words, "--as", f"back{number}")
+        assert told["kernels"] == 1, place
+        assert len(told["left_out"]) == 1
+        assert told["left_out"][0].startswith("1 sample of KernelBench/level1/")
+        assert "left out: 1 sample of" in terminal(*words, "--as", f"again{number}").stdout
+    for path in (suite / "level1").glob("*.py"):
+        path.write_text("def (")
+    for place in (run, board, rows):
+        assert terminal("bench", "import", place, "--as", "none", "--suite-dir", suite, code=2).stderr
+
+
 @pytest.mark.parametrize("form", ["kernelbench", "baselines", "leaderboard"])
 def test_files_of_kernelbench_never_take_results_in_other_sizes_for_those_of_its_problems(terminal, words, form):
     """They know a problem by its number or its file, and have no place for sizes."""

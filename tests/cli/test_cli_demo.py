@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +87,89 @@ def test_who_presses_ctrl_c_three_times_need_not_wait():
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == 128 + signal.SIGINT
+
+
+STANDING_IN = """
+import signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+sys.path.insert(0, {scripts!r})
+import demo
+sys.exit(demo.run_command([sys.executable, "-c", {program!r}], patience_s=3600))
+"""
+SETTING_UP = """
+sleep 3600 &
+echo ready
+wait
+"""
+BY_MAKE = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execvp("make", ["make", "--silent", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture
+def made(tmp_path):
+    """The project's Makefile over a set-up and a demo that stand in for the real ones."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    shutil.copy(SCRIPTS.parent / "Makefile", tmp_path)
+    shutil.copy(SCRIPTS / "together.sh", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup.sh").write_text("")
+    standing_in = STANDING_IN.format(scripts=str(SCRIPTS), program=ORDERLY)
+    (tmp_path / "scripts" / "demo.py").write_text(standing_in)
+    return tmp_path
+
+
+@contextmanager
+def making(folder: Path, target: str) -> Iterator[subprocess.Popen[str]]:
+    """The make of a target in its own session, which has come as far as the stand-in."""
+    command = [sys.executable, "-c", BY_MAKE, target, "VENV=venv"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_whoever_ends_make_alone_ends_the_demo_with_it(made, number):
+    with making(made, "demo") as process:
+        process.send_signal(number)
+        # All of its output, which ends when nobody is left that holds it.
+        assert process.communicate()[0] == "put away\n"
+    assert process.returncode != 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_terminal_s_group_ends_the_demo(made, number):
+    with making(made, "demo") as process:
+        os.killpg(process.pid, number)
+        assert process.communicate()[0] == "put away\n"
+
+
+def test_whoever_ends_make_while_it_sets_up_ends_what_is_installed(made):
+    (made / "scripts" / "setup.sh").write_text(SETTING_UP)
+    for tell in (os.kill, os.killpg):
+        with making(made, "demo") as process:
+            tell(process.pid, signal.SIGTERM)
+            assert process.communicate()[0] == ""
+        assert process.returncode != 0
+    with making(made, "setup") as process:
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate()[0] == ""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_set_up_keeps_its_exit_code(made, code):
+    (made / "scripts" / "setup.sh").write_text(f"exit {code}")
+    done = subprocess.run(["sh", "scripts/together.sh", "sh", "scripts/setup.sh"], cwd=made, check=False)
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize(("program", "code"), [("pass", 0), ("import sys; sys.exit(4)", 4)])

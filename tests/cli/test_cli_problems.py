@@ -243,3 +243,18 @@ def test_one_level_of_a_suite_is_linted(terminal, suite, files, sandbox):
     assert len(terminal.json("problems", "lint", *where)["problems"]) == 4
     data = terminal.json("problems", "lint", *where, "--level", "2")
     assert [row["problem"] for row in data["problems"]] == ["mine/level2/other"]
+
+
+def test_a_missing_folder_of_suites_stops_only_what_names_it(terminal, suite, tmp_path):
+    """A variable names folders for every command: a disk that is away must not stop those that need nothing of it."""
+    gone = tmp_path / "gone"
+    env = {"KERNELWRIGHT_SUITES": f"{gone},{suite.parent}"}
+    listed = terminal("problems", "list", "--suite", suite.parent.name, env=env)
+    assert f"left out: there is no suite folder {gone} (KERNELWRIGHT_SUITES names it)" in listed.stderr
+    assert terminal("optimize", SOFTMAX, "--dry-run", env=env).exit_code == 0
+    assert "no suite named gone" in terminal("problems", "list", "--suite", "gone", env=env, code=2).stderr
+    (tmp_path / "kernelwright.toml").write_text('suite_dirs = ["gone"]')
+    assert "kernelwright.toml names it" in terminal("problems", "list").stderr
+    said = terminal("problems", "list", "--suite-dir", gone, code=2).stderr
+    assert f"no such suite folder: {gone}" in said
+    assert "KERNELWRIGHT_SUITES" in said

@@ -12,7 +12,7 @@ from kernelwright.agents import RIVALS, Assignment, Attempt, Duplicate
 from kernelwright.errors import UsageError
 from kernelwright.evolution import SAMPLERS, IslandPlan, KnobSearch, KnobSpace, Search, SearchPlan, Tuning
 from kernelwright.inline import declared_knobs, knob_settings
-from kernelwright.records import Candidate, Speedup, Status
+from kernelwright.records import Candidate, KernelResources, Profile, Speedup, Status
 
 DECLARED = {"A": [8, 1, 2, 4, 16], "B": [1, 2, 4, 8, 16, 32], "C": [1, 2, 3, 4]}
 SOURCE = """KNOBS = {"TILE": [32, 8, 16], "WAY": ["plain", "twice"], "FAST": [False, True]}
@@ -306,6 +306,28 @@ def test_the_search_sets_declared_knobs_itself_and_asks_no_model():
         seen.add(key(asked.knobs))
         tunes.tell(tunes.made(asked), 1 + math.exp(-abs(asked.knobs["B"] - 5)), asked.model_dump(mode="json"))
     assert len(seen) == 12, "no setting is tried twice, whichever parent is chosen"
+
+
+def test_where_nothing_is_timed_settings_are_worth_what_the_compiler_says():
+    """A kernel that was checked and not timed has not failed: the walk goes on beside the one that looks best."""
+    tunes = Tunes('KNOBS = {"A": [1, 2, 3, 4, 5, 6]}\nA = 1\nwith_a_kernel()\n')
+
+    def checked(at: int, instructions: int) -> None:
+        candidate = tunes.given.model_copy(update={"knobs": {"A": at}})
+        resources = KernelResources(kernel="k", architecture="sm_90", registers=8, instructions=instructions)
+        profile = Profile(rung="static", kernels=(resources,))
+        verdict = verdict_of(candidate).model_copy(update={"profile": profile})
+        assert (verdict.passed, verdict.timing) == (True, None)
+        tunes.search.tell(attempt_of(candidate, verdict, action={"schedule": None}))
+
+    def asked() -> set[int]:
+        return {found.knobs["A"] for number in range(9) for found in tunes.search.ask(number)}
+
+    checked(1, 900)
+    checked(5, 100)
+    assert asked() <= {4, 6}
+    checked(2, 20)
+    assert asked() == {3}
 
 
 def test_the_next_setting_follows_from_what_was_told():

@@ -379,11 +379,48 @@ def test_the_best_is_measured_again_now_and_then_and_loses_what_it_does_not_hold
     told.tell(8, 1.0, mode="new")
     best = told.kernel(0).sha256
     assert [tuple(again) for again in told.search.contests()] == [(best, (), "remeasure")]
-    told.tell(0, 0.9, mode="new", purpose="remeasure")
+    told.tell(0, 1.005, mode="new", purpose="remeasure")
     second = told.kernel(3).sha256  # not looked at for as long, and the best by now
     assert [tuple(again) for again in told.search.contests()] == [(second, (), "remeasure")]
     assert told.search.best.sha256 == second
     assert best in {member.sha256 for member in told.search.members}
+
+
+def test_who_was_kept_out_by_a_lucky_time_may_race_once_that_does_not_hold():
+    told = Told()
+    lucky = told.tell(0, 3.0, mode="new")
+    kept_out = told.tell(1, 1.5, mode="new")
+    told.tell(2, 1.2, mode="new")
+    told.tell(3, 2.0, mode="new", vector_bits=256.0)  # in another cell
+    assert told.search.contests() == ()
+    told.tell(0, 0.9, mode="new", purpose="remeasure")
+    assert [tuple(contest) for contest in told.search.contests()] == [(kept_out, (lucky,), "contest")]
+    told.tell(1, 1.5, mode="new", beside={0: 1.6}, purpose="contest")
+    elites = {member.sha256 for member in told.search.islands[0].archive.elites}
+    assert elites == {kept_out, told.kernel(3).sha256}
+    assert told.search.contests() == ()
+
+
+@pytest.mark.parametrize(("beside", "gained"), [(1.25, True), (0.8, False)])
+def test_what_made_a_kernel_gains_by_a_contest_that_is_won_and_pays_for_it_all_the_same(beside, gained):
+    told = Told()
+
+    def booked():
+        ((arm, tally),) = told.search.bandits[0].state.items()
+        assert arm.operator == "new"
+        return tally
+
+    told.tell(0, 1.0, mode="new")
+    told.tell(1, 1.3, mode="new")
+    before = booked()
+    assert before.gain == 0.0, "a time that nobody confirmed is no gain"
+    told.tell(1, 1.25, mode="new", beside={0: beside}, purpose="contest")
+    after = booked()
+    assert (after.gain > 0.1) == gained
+    assert after.device_s - before.device_s == pytest.approx(1.0), "the referee's time for the race"
+    assert after.steps == before.steps
+    told.tell(1, 1.25, mode="new", purpose="remeasure")
+    assert booked() == after
 
 
 def test_an_elite_that_fails_when_judged_again_is_out():

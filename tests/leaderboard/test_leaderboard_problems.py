@@ -6,7 +6,7 @@ import re
 
 import pytest
 from leaderboard_browser import Page
-from leaderboard_world import REFERENCE, THERE
+from leaderboard_world import HERE, REFERENCE, THERE
 
 from kernelwright.campaign import load_recipe
 from kernelwright.datasets import LintFinding, LintRecords
@@ -21,7 +21,8 @@ def ranked(page: Page) -> list[str]:
 
 
 def listed(page: Page) -> list[str]:
-    return list(dict.fromkeys(link.removeprefix("/problems/") for link in page.links("/problems/", "problems")))
+    links = (link.removeprefix("/problems/").partition("?")[0] for link in page.links("/problems/", "problems"))
+    return list(dict.fromkeys(links))
 
 
 # The list
@@ -161,6 +162,23 @@ def test_a_ranking_is_of_one_machine_baseline_and_language(world, browser):
     assert "another cpu" in told.words
 
 
+def test_where_nothing_was_asked_for_a_ranking_is_where_most_of_its_suite_stands(world, browser):
+    softmax, others = world.problem(), [world.problem(name) for name in ("conv", "mul")]
+    kept = {}
+    for where in (HERE, THERE):
+        kept[where.id] = world.judge(softmax, environment=where)
+    first, last = sorted(kept)  # whichever the store names first
+    for problem in others:
+        world.judge(problem, environment=THERE if THERE.id == last else HERE)
+    assert ranked(browser.page(SOFTMAX)) == [kept[last].sha]
+    for page in ("/", "/problems", f"/?environment={first}"):
+        best = kept[first if "?" in page else last]
+        [link] = browser.page(page).links(f"{SOFTMAX}?")
+        assert ranked(browser.page(link)) == [best.sha], page
+    [link] = browser.page(f"/entrant?author=ada&environment={first}").links(SOFTMAX)
+    assert ranked(browser.page(link)) == [kept[first].sha]
+
+
 def here_id(world, judged) -> str:
     return world.store.evaluation(judged.id).environment.id
 
@@ -268,7 +286,7 @@ def test_runs_on_a_problem_are_listed(world, browser):
     assert "/home/somebody" not in page.source
 
 
-@pytest.mark.parametrize("end", ["", "/archive", "/ranking.json", "/reference.py"])
+@pytest.mark.parametrize("end", ["", "/archive.html", "/ranking.json", "/reference.py"])
 def test_a_problem_that_is_not_there(several, end):
     assert several.get(f"/problems/suite/level1/none{end}").status_code == 404
 
@@ -299,7 +317,7 @@ def searched(world):
 
 def test_an_archive_has_the_elites_of_a_search(world, browser, searched):
     run, made = searched
-    page = browser.page(f"{SOFTMAX}/archive")
+    page = browser.page(f"{SOFTMAX}/archive.html")
     assert page.links("/runs/") == [f"/runs/{run}"]
     shown = {link.removeprefix("/kernels/")[:64] for link in page.links("/kernels/", "archive")}
     assert made[2].sha in shown
@@ -307,8 +325,18 @@ def test_an_archive_has_the_elites_of_a_search(world, browser, searched):
     coloured = [cell["class"] for cell in page.all("td", "archive") if cell["class"].startswith("cell-")]
     assert "cell-9" in coloured
     assert "3.10x" in page.words
-    assert f"{SOFTMAX}/archive" in browser.page(SOFTMAX).source
-    assert browser.page(f"{SOFTMAX}/archive?run={run}").links("/kernels/", "archive")
+    assert f"{SOFTMAX}/archive.html" in browser.page(SOFTMAX).source
+    assert browser.page(f"{SOFTMAX}/archive.html?run={run}").links("/kernels/", "archive")
+
+
+def test_a_problem_may_be_named_archive(world, browser, searched):
+    named = world.problem("archive")
+    judged = world.judge(named)
+    here = "/problems/suite/level1/archive"
+    assert ranked(browser.page(here)) == [judged.sha]
+    assert "no run has searched" in browser.page(f"{here}/archive.html").words
+    moved = browser.get(f"{SOFTMAX}/archive?run={searched[0]}")  # where maps were before
+    assert (moved.status_code, moved.headers["location"]) == (308, f"{SOFTMAX}/archive.html?run={searched[0]}")
 
 
 def test_an_archive_that_cannot_be_drawn_says_why(world, browser, searched, monkeypatch):
@@ -316,16 +344,16 @@ def test_an_archive_that_cannot_be_drawn_says_why(world, browser, searched, monk
     softmax = world.store.problem("suite/level1/softmax")
     plain = world.run(softmax)
     world.judge(softmax, run=plain)
-    assert "no run has searched" in browser.page(f"{SOFTMAX}/archive?run={plain}").words
+    assert "no run has searched" in browser.page(f"{SOFTMAX}/archive.html?run={plain}").words
     broken = world.run(softmax, search={"islands": "none"})
     world.judge(softmax, run=broken)
-    assert "cannot be made again" in browser.page(f"{SOFTMAX}/archive?run={broken}").words
+    assert "cannot be made again" in browser.page(f"{SOFTMAX}/archive.html?run={broken}").words
     monkeypatch.setattr("kernelwright.leaderboard._archive_map._MOST_EVALUATIONS", 2)
-    assert f"kernelwright runs archive {run}" in browser.page(f"{SOFTMAX}/archive?run={run}").words
+    assert f"kernelwright runs archive {run}" in browser.page(f"{SOFTMAX}/archive.html?run={run}").words
 
 
 def test_an_archive_without_a_kernel_that_passed_is_empty(world, browser):
     softmax = world.problem()
     run = world.run(softmax, search=load_recipe("default").search.model_dump(mode="json"))
     world.judge(softmax, run=run, step=0, status=Status.TIMEOUT)
-    assert "nothing passed yet" in browser.page(f"{SOFTMAX}/archive").words
+    assert "nothing passed yet" in browser.page(f"{SOFTMAX}/archive.html").words

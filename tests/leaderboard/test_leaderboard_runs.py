@@ -131,22 +131,27 @@ def test_the_settings_of_a_run_have_no_folder_in_them(world, browser):
     assert "/home/x" not in page.source
 
 
-def test_what_changes_of_a_run_is_a_fragment(world, browser):
+def test_a_live_run_is_looked_at_again_where_its_page_is(world, browser):
     softmax = world.problem()
     run = world.run(softmax, status="running")
     judged = world.judge(softmax, run=run, step=4)
-    page = browser.page(f"/runs/{run}")
-    [live] = [element for element in page.elements if element["data-events"]]
+    [live] = [element for element in browser.page(f"/runs/{run}").elements if element["data-events"]]
     assert live["data-events"] == f"/runs/{run}/events"
-    assert browser.get(live["data-fragment"]).status_code == 200
-    answer = browser.get(f"/runs/{run}/live")
-    assert answer.status_code == 200
-    fragment = Page(answer.text)
-    assert not fragment.all("html")
-    assert judged.sha in hashes(fragment)
     later = world.judge(softmax, run=run, step=5)
-    for path in (f"/runs/{run}/live", live["data-fragment"]):
-        assert hashes(Page(browser.get(path).text))[-2:] == [later.sha, judged.sha]
+    assert hashes(Page(browser.get(live["data-fragment"]).text))[-2:] == [later.sha, judged.sha]
+    assert browser.get(f"/runs/{run}/live").status_code == 404
+
+
+def test_a_recipe_from_a_file_is_known_by_the_files_name(world, browser):
+    softmax = world.problem()
+    run = world.run(softmax, recipe="/home/x/recipes/mine.toml")
+    world.judge(softmax, run=run)
+    for page in ("/", "/runs", f"/runs/{run}", f"/compare?a={run}&b={run}", "/problems/suite/level1/softmax"):
+        shown = browser.page(page)
+        assert "mine.toml" in shown.words, page
+        assert "/home/x" not in shown.source, page
+    assert [row["recipe"] for row in browser.rows("/board.json")] == ["mine.toml"]
+    assert browser.page("/entrant?author=ada&recipe=mine.toml").rows
 
 
 # What was said

@@ -56,7 +56,7 @@ def test_a_problem_without_a_kernel_names_the_command_that_makes_one(world, brow
     page = browser.page("/problems/suite/level1/softmax")
     assert "kernelwright optimize suite/level1/softmax" in [code.text for code in page.all("code")]
     assert browser.rows("/problems/suite/level1/softmax/ranking.json") == []
-    assert "no run has searched" in browser.page("/problems/suite/level1/softmax/archive").words
+    assert "no run has searched" in browser.page("/problems/suite/level1/softmax/archive.html").words
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -19,6 +19,7 @@ from kernelwright.errors import UsageError
 from kernelwright.rl import RewardOptions, serve_rewards
 from kernelwright.rl._jobs import Answer, Job, JobQueue, NameTaken, QueueFull
 from kernelwright.rl._serve import read_tokens
+from kernelwright.store import Store
 
 PLUS, TIMES = "things/level1/plus_one", "things/level1/times_two"
 ADA, BOB = "ada-secret-0123456789", "bob-secret-0123456789"
@@ -288,6 +289,28 @@ def test_an_episode_over_http(server, referee):
     assert len(referee.judged) == 1
     over = call(server, "POST", step, {"job": "step-003", "completion": "more"})
     assert (over.status_code, over.json()["detail"]) == (422, "the episode is over")
+
+
+def test_an_episode_goes_on_after_a_restart_of_the_server(settings, referee):
+    first, second = (
+        {"job": f"step-00{number}", "completion": f"```python\n# v{number}\n{KERNEL}```"} for number in (1, 2)
+    )
+    with served(settings, referee) as server:
+        begun = call(server, "POST", "/v1/episodes", {"job": "begin-01", "problem": PLUS, "turns": 3}, client="ada")
+        step = f"/v1/episodes/{begun.json()['episode']}/step"
+        before = call(server, "POST", step, first, client="ada").json()
+    with Store.open(settings.store, readonly=True) as store:
+        (run,) = store.runs()
+    with served(settings, referee, run_id=run.id) as server:
+        assert call(server, "POST", step, second, client="bob").status_code == 422, "it is still ada's"
+        after = call(server, "POST", step, first, client="ada").json()
+        assert after["outcome"]["observation"] == before["outcome"]["observation"], "a turn asked for again is one turn"
+        assert after["score"] == before["score"]
+        done = call(server, "POST", step, second, client="ada").json()
+    assert [len(referee.judged), done["outcome"]["observation"]["turn"]] == [2, 2]
+    assert len(done["score"]["returns"]) == 2
+    with served(settings, referee) as server:
+        assert call(server, "POST", step, second, client="ada").status_code == 422, "another run knows nothing of it"
 
 
 def test_an_episode_belongs_to_its_client(server):

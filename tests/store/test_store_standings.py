@@ -81,14 +81,20 @@ def test_what_triggers_keep_is_what_the_evidence_says(tmp_path_factory, make, ha
         assert texts(store, f"SELECT {ENTRY} FROM best_per_entrant") == texts(store, f"SELECT {ENTRY} FROM ({FIRST})")
 
 
-def test_a_store_from_before_gets_its_tables_from_its_evidence(tmp_path, make, monkeypatch):
+def steps_before(name):
+    """The migrations that a store of an earlier version had."""
     from sqlite_utils import Migrations
 
+    before = Migrations("kernelwright")
+    for step in STEPS[: [step.__name__ for step in STEPS].index(name)]:
+        before()(step)
+    return before
+
+
+def test_a_store_from_before_gets_its_tables_from_its_evidence(tmp_path, make, monkeypatch):
     from kernelwright.store import _connection
 
-    before = Migrations("kernelwright")
-    for step in STEPS[: [step.__name__ for step in STEPS].index("m012_standings")]:
-        before()(step)
+    before = steps_before("m012_standings")
     path = tmp_path / "store.db"
     with monkeypatch.context() as patch:
         patch.setattr(_connection, "MIGRATIONS", before)
@@ -101,6 +107,26 @@ def test_a_store_from_before_gets_its_tables_from_its_evidence(tmp_path, make, m
             ("one", 1),
             ("two", 0),
         ]
+
+
+def test_recipes_of_a_store_from_before_lose_their_folders(tmp_path, make, monkeypatch):
+    from kernelwright.store import _connection
+
+    path, problem = tmp_path / "store.db", make.problem()
+    with monkeypatch.context() as patch:
+        patch.setattr(_connection, "MIGRATIONS", steps_before("m013_recipe_files"))
+        with Store.open(path) as store:
+            store.record_problem(problem)
+            for number, recipe in enumerate(("/home/x/own/mine.toml", "recipes/other.toml", "default")):
+                asked = RunConfig(problems=(problem.id,)).model_copy(update={"recipe": recipe})
+                run = store.create_run(asked, [problem])
+                store.record_evaluation(make.evaluation(candidate=make.candidate(str(number)), low=2.0), run_id=run)
+    with Store.open(path) as store:
+        assert store.check().ok
+        shown = ["default", "mine.toml", "other.toml"]
+        assert sorted(run.config.recipe for run in store.runs()) == shown
+        assert sorted(row["recipe"] for row in store.query("SELECT recipe FROM ranking")) == shown
+        assert sorted(row["recipe"] for row in store.query("SELECT recipe FROM tallies")) == shown
 
 
 @pytest.mark.parametrize("table", sorted(DERIVED))

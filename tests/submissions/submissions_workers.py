@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.submissions import Spool, SpoolLimits, SubmissionError, Tokens
 
-LIMITS = SpoolLimits(per_hour=15, pending=20)
+LIMITS = SpoolLimits(per_hour=15, pending=32)
 
 
 def put_many(folder: Path, start: Any, answers: Any, authors: list[str], count: int) -> None:

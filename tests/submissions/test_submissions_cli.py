@@ -189,3 +189,12 @@ def test_text_of_others_does_not_reach_a_terminal_as_commands(terminal, board, p
         printed = terminal(submissions, *command, code=code).output
         assert "gone" in printed
         assert not {"\x07", "\x1b", "\x9b"} & set(printed)
+
+
+def test_what_is_finished_and_old_can_be_removed(terminal, board, put, settings):
+    old = put(Spool(board.folder, now=lambda: 1_000_000_000.0))
+    new = put(board, "v1\n")
+    terminal(submissions, "judge", "--once")
+    assert "1 finished submission removed" in terminal(submissions, "prune", "--days", "30").stdout
+    assert terminal.json(submissions, "prune", "--days", "30") == {"removed": 0}
+    assert (board.state(old.id), board.state(new.id).state) == (None, "judged")

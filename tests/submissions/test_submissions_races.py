@@ -107,6 +107,8 @@ def test_what_a_killed_process_had_claimed_waits_again(spool, folder, put):
         assert spool.state(made.id).state == "judging"
         os.kill(process.pid, signal.SIGKILL)
         process.join()
+        left = spool.state(made.id)
+        assert (left.state, left.tries, left.reason) == ("waiting", tries, DIED)
         claim = spool.claim()
         assert (claim.submission, claim.tries, claim.reason) == (made, tries + 1, DIED)
         spool.release(claim, counts=False)

@@ -221,8 +221,29 @@ def test_a_clock_that_was_wrong_once_keeps_nobody_out(small_spool, put, clock):
     clock.seconds += 10**8
     for _ in range(3):
         put(small_spool)
+        small_spool.finish(small_spool.claim(), PASSED)
     clock.seconds -= 10**8
     put(small_spool)
+
+
+def test_what_was_finished_long_ago_can_be_removed(spool, folder, put, clock):
+    old = [put(spool) for _ in range(2)]
+    for _ in old:
+        spool.finish(spool.claim(), PASSED)
+    clock.seconds += 90 * 86_400
+    kept = put(spool)
+    spool.finish(spool.claim(), PASSED)
+    clock.seconds += 1
+    waits = put(spool)
+    assert spool.prune(100 * 86_400) == 0
+    assert spool.prune(30 * 86_400) == 2
+    assert [spool.state(made.id) for made in old] == [None, None]
+    assert [state.id for state in spool.latest()] == [waits.id, kept.id]
+    assert len(list((folder / "done").iterdir())) == 1
+    assert spool.prune(0) == 0, "what counts for an author's hour stays"
+    clock.seconds += 3601
+    assert spool.prune(0) == 1
+    assert [state.state for state in spool.latest()] == ["waiting"]
 
 
 # -------------------------------------------------------------------------------------------------- judging
@@ -256,6 +277,41 @@ def test_the_oldest_comes_first_and_what_is_to_be_left_is(spool, put, clock):
         clock.seconds += 1
     assert spool.claim({made[0]}).submission.id == made[1]
     assert spool.claim().submission.id == made[0]
+
+
+def test_authors_take_turns_whoever_claims(folder, put, clock):
+    made = {}
+    for author, count in (("ada", 4), ("bob", 2), ("eve", 1)):
+        for _ in range(count):
+            submission = put(Spool(folder, now=clock), author=author)
+            made[submission.id] = author
+            clock.seconds += 1
+    order = []
+    for _ in made:
+        spool = Spool(folder, now=clock)  # each time another process
+        claim = spool.claim()
+        order.append(claim.submission.id)
+        spool.finish(claim, PASSED)
+    assert [made[name] for name in order] == ["ada", "bob", "eve", "ada", "bob", "ada", "ada"]
+    for author in "ada", "bob":
+        own = [name for name in order if made[name] == author]
+        assert own == sorted(own)
+    (folder / "turns.json").write_text("[1,")
+    late = put(Spool(folder, now=clock))
+    assert Spool(folder, now=clock).claim().submission == late
+
+
+def test_an_author_fills_half_of_the_queue_at_most(folder, put, clock):
+    spool = Spool(folder, SpoolLimits(pending=5), now=clock)
+    for _ in range(3):
+        put(spool)
+        clock.seconds += 7200
+    with pytest.raises(TooManySubmissionsError, match="3 submissions of ada wait already") as caught:
+        put(spool)
+    assert caught.value.data["status"] == 429
+    put(spool, author="bob")
+    spool.finish(spool.claim(), PASSED)
+    put(spool)
 
 
 def test_what_is_released_waits_again_with_the_reason(spool, put):

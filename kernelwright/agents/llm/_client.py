@@ -35,11 +35,15 @@ class Retries(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A reply with its place in the store. ``reused`` where nothing was asked for it."""
+    """A reply with its place in the store. ``reused`` where nothing was asked for it.
+
+    ``cost_usd`` is what it cost when it was asked for; None where nobody knows.
+    """
 
     reply: Reply
     call_id: str
     reused: bool
+    cost_usd: float | None = None
 
 
 class ModelClient:
@@ -112,7 +116,8 @@ class ModelClient:
         found = self._store.find_reply(key)
         if found is None:
             return None
-        return Answer(Reply(found.text, found.call.stop, None, 0.0, found.call.model), found.id, True)
+        reply = Reply(found.text, found.call.stop, None, 0.0, found.call.model)
+        return Answer(reply, found.id, True, found.call.cost_usd)
 
     def _asked(self, request: Request, key: str, on_text: Callable[[int], None]) -> Answer:
         if not self.provider.metered:
@@ -153,8 +158,9 @@ class ModelClient:
                 raise
             else:
                 outcome = ""
-                call_id = self._budget.settle(reserved, self._call(request, key, reply), request, reply.text)
-                return Answer(reply, call_id, False)
+                call = self._call(request, key, reply)
+                call_id = self._budget.settle(reserved, call, request, reply.text)
+                return Answer(reply, call_id, False, call.cost_usd)
             finally:
                 if outcome:
                     (self._budget.book if billed else self._budget.release)(reserved, outcome)
