@@ -87,7 +87,7 @@ def rules(problem: Problem, settings: Settings) -> dict[str, Any]:
             "tolerance": problem.meta.tolerance,
             "allow_precision": settings.allow_precision,
         },
-        "own_kernels": settings.own_kernels,
+        "own_kernels": settings.own_kernels_for(problem),
         "threads": settings.threads,
         "call_timeout_s": settings.call_timeout_s,
         "build_timeout_s": settings.build_timeout_s,

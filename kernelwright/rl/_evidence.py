@@ -21,6 +21,7 @@ _ON_THE_MERITS: Final = frozenset(
         Status.INCORRECT_SHAPE,
         Status.INCORRECT_DTYPE,
         Status.INCORRECT_NUMERICAL,
+        Status.INELIGIBLE,
         Status.REWARD_HACK,
         Status.QUARANTINED,
     }
@@ -62,13 +63,13 @@ class Judged(NamedTuple):
         """Whether it may stand as a good kernel: right, confirmed, not withdrawn, and refused nowhere."""
         verdict = self.entry.verdict
         timed = verdict.timing is not None and verdict.timing.confirmed
-        return verdict.stage is Stage.CONFIRMED and verdict.passed and timed and self._stands
+        return verdict.stage is Stage.CONFIRMED and verdict.earns and timed and self._stands
 
     @property
     def checked(self) -> bool:
         """Whether it was found right and could not be timed, and nothing speaks against it."""
         verdict = self.entry.verdict
-        return verdict.stage is Stage.CHECKED and verdict.passed and verdict.timing is None and self._stands
+        return verdict.stage is Stage.CHECKED and verdict.earns and verdict.timing is None and self._stands
 
     @property
     def refused(self) -> bool:
@@ -82,7 +83,7 @@ class Judged(NamedTuple):
     def speedup(self, baseline: str = "eager") -> Speedup | None:
         """Its speedup, where it passed and was timed."""
         verdict = self.entry.verdict
-        return verdict.speedup(baseline) if verdict.passed and self.entry.quarantined is None else None
+        return verdict.speedup(baseline) if verdict.earns and self.entry.quarantined is None else None
 
 
 class Evidence:

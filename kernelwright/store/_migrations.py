@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
-from kernelwright.store._standings import REBUILD, STANDINGS
+from kernelwright.store._standings import REBUILD, STANDINGS, UNDO
 
 MIGRATIONS = Migrations("kernelwright")
 APPLICATION_ID = 0x6B777273  # "kwrs", in the header of every store
@@ -588,6 +588,14 @@ def m012_standings(db: Database) -> None:
         db.execute(statement)
 
 
+def m013_eligible(db: Database) -> None:
+    """Kernels that libraries work for stand apart; nothing is to be done where the tables were made in this form."""
+    if "eligible" in {column.name for column in db["standings"].columns}:
+        return
+    db.executescript(UNDO)
+    m012_standings(db)
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -601,6 +609,7 @@ STEPS = (
     m010_insights,
     m011_samples,
     m012_standings,
+    m013_eligible,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)
