@@ -24,7 +24,7 @@ from kernelwright.evaluator._clockwork import Clockwork
 from kernelwright.evaluator._compile_lanes import BuildAhead
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._device_examine import Examination, note_events, state_noted
-from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
+from kernelwright.evaluator._evidence import Evidence, Shares, sample_shares
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import place_cpu, profile_cpu
 from kernelwright.evaluator._profile_ceilings import kept_ceilings, measure_ceilings
@@ -42,6 +42,7 @@ from kernelwright.evaluator._replay import Replay
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._timing import Plan, pinned
+from kernelwright.evaluator._trace import Trace, kernel_names
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
     Backend,
@@ -191,7 +192,7 @@ class ProblemSession:
 
         A candidate that cannot be screened, built or constructed is caught by none: the fixed check sees that.
         """
-        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        progress = self._progress(candidate)
         names = {admission.generator.describe(): admission.generator.id for admission in trials.admissions}
         bench = self._bench(progress.device)
         with self._referee.lane(), pinned(self._referee.own_cpu):
@@ -239,7 +240,7 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             MachineError: a fault of ours or of the machine; nothing is known about the candidate.
         """
-        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        progress = self._progress(candidate)
         environment = self._referee.environment_of(progress.device)
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and progress.runs_for_real
@@ -288,6 +289,7 @@ class ProblemSession:
             timing=progress.timing,
             own_kernel_share=None if share is None else round(share.own, 4),
             own_kernel_label=None if progress.evidence is None else progress.evidence.label,
+            eligible=progress.eligible and status is not Status.INELIGIBLE,
             environment=environment.id,
             variant=self._timed_variant(candidate.backend),
             profile=progress.profile,
@@ -362,7 +364,7 @@ class ProblemSession:
         """A candidate built, within ``lane``, by a worker that is not used otherwise."""
         if candidate.backend == "triton":
             return BuiltCode()
-        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        progress = self._progress(candidate)
         try:
             self._screen(candidate, progress, control=False, refuse=True)
             self._build_beforehand(candidate, progress)
@@ -530,6 +532,11 @@ class ProblemSession:
             self._races = RaceStage(self._referee, clockwork, start)
         return self._races
 
+    def _progress(self, candidate: Candidate) -> Progress:
+        """What is known of a candidate before anything was tried."""
+        wanted = self._settings.own_kernels_for(self.problem)
+        return Progress(candidate.backend, self._device_for(candidate.backend), candidate.source, wanted)
+
     def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""
         progress.built = side.client.built
@@ -540,7 +547,7 @@ class ProblemSession:
         side.end()
 
     def _screen(self, candidate: Candidate, progress: Progress, *, control: bool, refuse: bool) -> None:
-        result = screening.screen(candidate.source, candidate.backend, control)
+        result = screening.screen(candidate.source, candidate.backend, control, progress.own_kernels)
         progress.screening = refuse
         progress.findings = result.findings
         if not refuse:
@@ -579,7 +586,7 @@ class ProblemSession:
 
     def _start_rival(self, rival: Candidate, check_set: truth.CheckSet, role: str) -> Side:
         """A worker for a candidate that another one is timed beside; nothing is noted of it but its failure."""
-        progress = Progress(rival.backend, self._device_for(rival.backend), rival.source)
+        progress = self._progress(rival)
         self._screen(rival, progress, control=False, refuse=True)
         return self._start(rival, check_set, "time", progress, role=role)
 
@@ -690,20 +697,18 @@ class ProblemSession:
             operators=trace.operators,
             calls=trace.calls,
             lengths_ns=shares.lengths_ns,
+            claimed=bool(side.client.built or screening.kernel_backends(progress.source)),
         )
         operators = trace.operators
         progress.note("own-kernels", evidence.text())
         if operators:
             progress.note("torch-operators", ", ".join(operators))
-        heavy = sorted(set(operators) & set(self.problem.meta.heavy_ops))
-        if heavy and self._settings.own_kernels == "strict":
-            reason = f"torch does the problem's heavy work ({', '.join(heavy)}), which strict own kernels rule out"
-            raise Refused(Status.REWARD_HACK, "ghost", reason)
-        if evidence.label == "hybrid" and evidence.torch_does_the_arithmetic and self._settings.own_kernels == "strict":
-            reason = "torch does all of the reference's arithmetic, which strict own kernels rule out"
-            raise Refused(Status.REWARD_HACK, "ghost", reason)
         if reason := evidence.objection():
             raise Refused(Status.REWARD_HACK, "ghost", reason)
+        if reason := evidence.shortfall():
+            progress.fall_short("ghost", reason)
+        if progress.own_kernels == "strict" and (reason := evidence.shortfall_of_strict(self.problem.meta.heavy_ops)):
+            raise Refused(Status.INELIGIBLE, "ghost", reason)
 
     def _replay(self, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> Replay:
         """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""

@@ -2,8 +2,8 @@
 
 ``rulings`` has the evaluation by which each candidate stands in each environment, ``standings`` what it measured there
 against each baseline, ``improvements`` those standings that were better than all earlier ones of their entrant, and
-``tallies`` counts. Kernels that are not eligible stand among themselves: they have ranks there, and no improvements. All
-of it can be made anew from the evidence at any time (:data:`REBUILD`); ``Store.check`` holds it against that.
+``tallies`` counts. Kernels that are not eligible stand among themselves: they have ranks there, and no improvements.
+All of it can be made anew from the evidence at any time (:data:`REBUILD`); ``Store.check`` holds it against that.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ claims = st.fixed_dictionaries(
         "failed_stage": st.none() | failed_stages,
         "reason": text,
         "timing": st.none() | timings,
+        "eligible": st.booleans(),
     }
 )
 
@@ -128,7 +129,7 @@ def allowed(claim) -> bool:
         return False
     if passed:
         return reached >= ORDER.index(Stage.CHECKED) and claim["failed_stage"] is None
-    return claim["reason"] != ""
+    return claim["reason"] != "" and not (claim["eligible"] and claim["status"] is Status.INELIGIBLE)
 
 
 @st.composite
