@@ -262,6 +262,8 @@ class ProblemJob:
             confirmed=verdict.timing is not None and verdict.timing.confirmed,
             latency_ms=verdict.timing.latency_ms if verdict.timing else None,
             speedup=dict(verdict.timing.speedup) if verdict.timing else {},
+            own_kernel_label=verdict.own_kernel_label,
+            eligible=verdict.eligible,
             rounds=len(attempts),
             seconds=self.watch.seconds - started,
             sandbox=verdict.sandbox,

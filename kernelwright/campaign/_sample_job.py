@@ -208,6 +208,8 @@ class SampleJob:
             confirmed=timing is not None and timing.confirmed,
             latency_ms=None if timing is None else timing.latency_ms,
             speedup={} if timing is None else dict(timing.speedup),
+            own_kernel_label=best.verdict.own_kernel_label,
+            eligible=best.verdict.eligible,
             rounds=len(samples),
             seconds=seconds,
             sandbox=best.verdict.sandbox,

@@ -268,8 +268,8 @@ def test_the_task_says_what_is_checked_and_timed(world):
 
 def test_a_run_may_allow_more_than_its_problem():
     problem = find_problem("kernelwright/level1/square_matmul")
-    task = Task.of(problem, "triton", allow_precision=("tf32",), strict=True)
-    assert (task.reduced_precision, task.strict) == (("tf32",), True)
+    task = Task.of(problem, "triton", allow_precision=("tf32",), own_kernels="strict")
+    assert (task.reduced_precision, task.own_kernels) == (("tf32",), "strict")
     assert task.heavy_ops == problem.meta.heavy_ops
 
 

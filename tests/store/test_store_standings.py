@@ -16,7 +16,9 @@ from kernelwright.store._standings import DERIVED, REBUILD
 HAPPENINGS = st.lists(
     st.tuples(
         st.sampled_from("abc"),  # the kernel
-        st.sampled_from(["search", "confirm", "library", "refuse", "ineligible", "crash", "control", "withdraw", "run"]),
+        st.sampled_from(
+            ["search", "confirm", "library", "refuse", "ineligible", "crash", "control", "withdraw", "run"]
+        ),
         st.integers(1, 4),  # how fast
         st.sampled_from(["one", "two"]),  # the author
     ),
