@@ -141,7 +141,7 @@ def untimed_table(rows: Sequence[RunResult], lints: Findings) -> Table:
 
 
 def _stage(row: RunResult) -> str:
-    """The stage a winner reached, and whether libraries have a part in it; what became of a problem without a winner."""
+    """The stage a winner reached, and whether libraries have a part in it; else what became of the problem."""
     if row.skipped:
         return "skipped"
     if row.candidate and row.stage:

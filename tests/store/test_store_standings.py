@@ -13,17 +13,6 @@ from kernelwright.store import Store
 from kernelwright.store._migrations import STEPS
 from kernelwright.store._standings import DERIVED, REBUILD
 
-HAPPENINGS = st.lists(
-    st.tuples(
-        st.sampled_from("abc"),  # the kernel
-        st.sampled_from(
-            ["search", "confirm", "library", "refuse", "ineligible", "crash", "control", "withdraw", "run"]
-        ),
-        st.integers(1, 4),  # how fast
-        st.sampled_from(["one", "two"]),  # the author
-    ),
-    max_size=14,
-)
 HOW = {
     "confirm": {"confirmed": True},
     "library": {"eligible": False},
@@ -32,6 +21,15 @@ HOW = {
     "crash": {"status": Status.RUNTIME_ERROR},
     "control": {"control": True},
 }
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),  # the kernel
+        st.sampled_from(["search", "withdraw", "run", *HOW]),
+        st.integers(1, 4),  # how fast
+        st.sampled_from(["one", "two"]),  # the author
+    ),
+    max_size=14,
+)
 
 ENTRY = "environment_id, baseline, problem_version, backend, author, recipe, evaluation_id"
 FIRST = """
