@@ -496,7 +496,8 @@ class Verdict(Record):
     first sizes. None where nobody asked, or where it cannot be asked. It decides nothing.
 
     ``eligible`` is False where libraries do so much of the work that the candidate counts on no board and earns no
-    reward. With ``own_kernels=any`` it passes all the same.
+    reward. With ``own_kernels=any`` it passes all the same, with ``some`` and ``strict`` it is INELIGIBLE. What only
+    ``strict`` refuses is INELIGIBLE and might stand on a board.
     """
 
     candidate: str
@@ -532,8 +533,6 @@ class Verdict(Record):
             raise ValueError("a passed verdict has no failed stage")
         if self.status is not Status.PASSED and not self.reason:
             raise ValueError("a verdict that did not pass needs a reason")
-        if self.status is Status.INELIGIBLE and self.eligible:
-            raise ValueError("an INELIGIBLE verdict is not eligible")
         return self
 
     @property

@@ -232,7 +232,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         if verdict.too_small:
             lines.append(f"too small to time: {verdict.too_small}")
     if verdict.own_kernel_label is not None:
-        boards = "" if verdict.eligible else "; not eligible for boards"
+        boards = "; not eligible for boards" if verdict.passed and not verdict.eligible else ""
         lines.append(f"own kernels: {whose(verdict)}{boards}")
     if verdict.profile:
         known = "no time was measured" if verdict.timing is None else f"bound by {verdict.profile.bound}"

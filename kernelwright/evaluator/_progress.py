@@ -84,8 +84,14 @@ class Progress:
         """
         self.eligible = False
         if self.own_kernels != "any":
-            raise Refused(Status.INELIGIBLE, stage, reason)
+            raise self.ineligible(stage, reason)
         self.note("not-eligible", f"{reason}; allowed here, and on no board")
+
+    def ineligible(self, stage: FailedStage, reason: str) -> Refused:
+        """What says that a right candidate leaves more of the work to libraries than it was asked to."""
+        return Refused(
+            Status.INELIGIBLE, stage, f"{reason}: right, and not eligible with own_kernels={self.own_kernels}"
+        )
 
     def note(self, rule: str, evidence: str) -> None:
         """Add a finding that informs."""

@@ -289,7 +289,7 @@ class ProblemSession:
             timing=progress.timing,
             own_kernel_share=None if share is None else round(share.own, 4),
             own_kernel_label=None if progress.evidence is None else progress.evidence.label,
-            eligible=progress.eligible and status is not Status.INELIGIBLE,
+            eligible=progress.eligible,
             environment=environment.id,
             variant=self._timed_variant(candidate.backend),
             profile=progress.profile,
@@ -556,7 +556,11 @@ class ProblemSession:
                 *(finding.model_copy(update={"effect": "informs"}) for finding in result.findings),
             )
         elif result.status is not None:
-            raise Refused(result.status, "screen", result.reason)
+            if result.status is not Status.INELIGIBLE:
+                raise Refused(result.status, "screen", result.reason)
+            progress.eligible = False
+            reason = f"{result.reason}: not eligible with own_kernels={progress.own_kernels}"
+            raise Refused(result.status, "screen", reason)
         progress.stage = Stage.SCREENED
 
     def _start(
@@ -708,7 +712,7 @@ class ProblemSession:
         if reason := evidence.shortfall():
             progress.fall_short("ghost", reason)
         if progress.own_kernels == "strict" and (reason := evidence.shortfall_of_strict(self.problem.meta.heavy_ops)):
-            raise Refused(Status.INELIGIBLE, "ghost", reason)
+            raise progress.ineligible("ghost", reason)
 
     def _replay(self, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> Replay:
         """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""

@@ -21,7 +21,6 @@ _ON_THE_MERITS: Final = frozenset(
         Status.INCORRECT_SHAPE,
         Status.INCORRECT_DTYPE,
         Status.INCORRECT_NUMERICAL,
-        Status.INELIGIBLE,
         Status.REWARD_HACK,
         Status.QUARANTINED,
     }
@@ -157,13 +156,14 @@ def _standing(entries: Sequence[StoredEvaluation]) -> StoredEvaluation:
 def _counts(entry: StoredEvaluation) -> bool:
     verdict = entry.verdict
     timed = verdict.passed and verdict.timing is not None
-    return timed or verdict.status in _ON_THE_MERITS or entry.quarantined is not None
+    short = verdict.status is Status.INELIGIBLE and not verdict.eligible
+    return timed or short or verdict.status in _ON_THE_MERITS or entry.quarantined is not None
 
 
 def _decides(entry: StoredEvaluation) -> bool:
     verdict = entry.verdict
     confirmed = verdict.timing is not None and verdict.timing.confirmed
-    return confirmed or not verdict.passed or entry.quarantined is not None
+    return confirmed or entry.quarantined is not None or verdict.status not in (Status.PASSED, Status.INELIGIBLE)
 
 
 def _against(entry: StoredEvaluation) -> str:

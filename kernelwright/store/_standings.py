@@ -14,19 +14,20 @@ import re
 WITHDRAWN = "withdrawn"
 RANKING = "confirmed DESC, low DESC, evaluation_id"
 
-# The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards);
-# a search timing rules only while there is none.
+# The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards).
+# While there is none the latest one rules, a search timing or that it is not eligible for a board.
 _WITHDRAWN = "EXISTS (SELECT 1 FROM quarantines WHERE quarantines.evaluation_id = {of}.id)"
 _COUNTS = """{of}.control = 0 AND (
     ({of}.status = 'PASSED' AND {of}.latency_ms IS NOT NULL)
-    OR {of}.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'INCORRECT_NUMERICAL', 'INELIGIBLE',
-        'REWARD_HACK', 'QUARANTINED')
+    OR {of}.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'INCORRECT_NUMERICAL', 'REWARD_HACK', 'QUARANTINED')
+    OR ({of}.status = 'INELIGIBLE' AND NOT {eligible})
     OR {withdrawn})"""
-_DECIDES = "({of}.confirmed OR {of}.status <> 'PASSED' OR {withdrawn})"
+_DECIDES = "({of}.confirmed OR {of}.status NOT IN ('PASSED', 'INELIGIBLE') OR {withdrawn})"
+_ELIGIBLE = "coalesce(json_extract({of}.verdict_json, '$.eligible'), 1)"
 
 
 def _counts(of: str) -> str:
-    return _COUNTS.format(of=of, withdrawn=_WITHDRAWN.format(of=of))
+    return _COUNTS.format(of=of, withdrawn=_WITHDRAWN.format(of=of), eligible=_ELIGIBLE.format(of=of))
 
 
 def _decides(of: str) -> str:
@@ -46,7 +47,7 @@ _STANDING = f"""
         {_number("own_kernel_share")} AS own_share,
         {_number("profile.metrics.distance_to_roofline")} AS distance,
         evaluations.id AS evaluation_id, evaluations.candidate_id, evaluations.run_id, evaluations.created_at,
-        coalesce(json_extract(evaluations.verdict_json, '$.eligible'), 1) AS eligible
+        {_ELIGIBLE.format(of="evaluations")} AS eligible
     FROM speedups
     JOIN evaluations ON evaluations.id = speedups.evaluation_id
     JOIN rulings ON rulings.evaluation_id = evaluations.id

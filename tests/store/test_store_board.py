@@ -49,8 +49,12 @@ def test_what_is_not_eligible_is_on_no_board_and_may_be_the_best_there_is(store,
     assert [row["low"] for row in store.ranked(*place, "cpp")] == [1.5]
     assert [row["low"] for row in store.entrants(place[1], "eager")] == [1.5]
     assert store.speedups_on(*place, "cpp") == [pytest.approx(1.6)]
+    store.record_evaluation(make.evaluation("own", status=Status.INELIGIBLE))
+    assert [row["low"] for row in store.ranked(*place, "cpp")] == [1.5], "that strict refuses it says nothing here"
     store.record_evaluation(make.evaluation("own", status=Status.INELIGIBLE, eligible=False))
     assert store.ranked(*place, "cpp") == []
+    store.record_evaluation(make.evaluation("own", low=1.6))
+    assert [row["low"] for row in store.ranked(*place, "cpp")] == [1.6]
 
 
 def test_a_confirmation_replaces_the_search_timing(store, make, lows):

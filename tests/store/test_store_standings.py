@@ -18,6 +18,7 @@ HOW = {
     "library": {"eligible": False},
     "refuse": {"status": Status.REWARD_HACK},
     "ineligible": {"status": Status.INELIGIBLE, "eligible": False},
+    "strict": {"status": Status.INELIGIBLE},
     "crash": {"status": Status.RUNTIME_ERROR},
     "control": {"control": True},
 }
