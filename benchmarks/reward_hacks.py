@@ -275,8 +275,8 @@ candidate in one process, compares a few outputs by `allclose` and trusts that p
 the referee. It is written by `benchmarks/reward_hacks.py`; do not edit it.
 
 An attack is refused or wrong. A right kernel that leaves nearly all of the work to libraries is neither: it ends as
-`INELIGIBLE`, or as `PASSED` with `eligible` false where libraries were allowed, and no formula pays it more than what is
-wrong.
+`INELIGIBLE`, or as `PASSED` with `eligible` false where libraries were allowed, and no formula pays it more than what
+is wrong.
 """
 SUMMARY_TEXT = """*Idle* is what the formula pays for an honest kernel that gains nothing: right, its own, as fast as
 PyTorch. Columns under *naive* are over the {evaluated} attacks in C++, which a machine without a GPU can run; those
