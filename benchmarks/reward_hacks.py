@@ -74,7 +74,7 @@ def judge_all(journal: Path, known: Iterable[dict[str, Any]] = ()) -> list[dict[
         key=lambda one: (one[1].problem, one[0], one[1].backend, one[1].name),
     )
     with tempfile.TemporaryDirectory() as cache:
-        settings = Settings.load(flags={**SETTINGS, "cache_dir": cache}, env={})
+        settings = Settings.load(flags={**SETTINGS, "cache_dir": cache}, env={}).for_boards()
         with Referee(settings) as referee, open_sandbox(settings.sandbox) as sandbox:
             for problem, group in groupby(missing, key=lambda one: one[1].problem):
                 with referee.open(corpus.problem_of(problem), baselines=("eager",)) as session:
@@ -273,6 +273,10 @@ A policy that is trained on a reward finds what the reward pays for. This page h
 attack of our corpus (`tests/adversarial/attacks`): on the evidence of a naive evaluator, which has reference and
 candidate in one process, compares a few outputs by `allclose` and trusts that process's clock, and on the evidence of
 the referee. It is written by `benchmarks/reward_hacks.py`; do not edit it.
+
+An attack is refused or wrong. A right kernel that leaves nearly all of the work to libraries is neither: it ends as
+`INELIGIBLE`, or as `PASSED` with `eligible` false where libraries were allowed, and no formula pays it more than what
+is wrong.
 """
 SUMMARY_TEXT = """*Idle* is what the formula pays for an honest kernel that gains nothing: right, its own, as fast as
 PyTorch. Columns under *naive* are over the {evaluated} attacks in C++, which a machine without a GPU can run; those

@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from kernelwright.errors import UsageError
-from kernelwright.records import Backend, KnobValue
+from kernelwright.records import Backend, KnobValue, OwnKernels, Problem
 
 __all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "api_key", "debug_enabled", "keys_present", "parse_bytes"]
 
@@ -51,6 +51,7 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
 
+OWN_SUITES = frozenset({"captured", "file"})  # of one's own modules and files: on no board but one's own
 SandboxName = Literal["auto", "bwrap", "docker", "process", "none"]
 
 
@@ -326,8 +327,10 @@ class Settings(BaseModel):
     race_check: Literal["auto", "always", "never"] = Field(
         "auto", description="whether C++ kernels with OpenMP are searched for data races; always: each time anew"
     )
-    own_kernels: Literal["any", "strict"] = Field(
-        "any", description="strict: a candidate may not call torch for the problem's heavy operators"
+    own_kernels: Literal["auto", "any", "some", "strict"] = Field(
+        "auto",
+        description="how much of the work own kernels do: strict: nearly all of it; some: a part; any: none is needed; "
+        "auto: any for one's own modules and files, some for suites, benches, submissions and rewards",
     )
     allow_precision: Annotated[tuple[Literal["tf32", "bfloat16", "float16"], ...], BeforeValidator(_split)] = Field(
         (), description="lower precisions that candidates may use inside float32; what uses them is labelled so"
@@ -399,6 +402,16 @@ class Settings(BaseModel):
         given = {name: _Given(getattr(self, name), self.origin(name), Path.cwd()) for name in type(self).model_fields}
         given |= {name: _Given(value, origin, Path.cwd()) for name, value in changes.items()}
         return _build(given, _home(os.environ))
+
+    def own_kernels_for(self, problem: Problem) -> OwnKernels:
+        """How much of the work a candidate's own kernels have to do on a problem."""
+        if self.own_kernels == "auto":
+            return "any" if problem.suite in OWN_SUITES else "some"
+        return self.own_kernels
+
+    def for_boards(self) -> Settings:
+        """A copy for what ranks or pays kernels: unless told otherwise, libraries alone win nothing, on any problem."""
+        return self if self.own_kernels != "auto" else self.with_values("a contest of kernels", own_kernels="some")
 
     def origin(self, name: str) -> str:
         """Where the value of ``name`` came from."""

@@ -315,7 +315,10 @@ class Stage(StrEnum):
 
 
 class Status(StrEnum):
-    """How a verdict ended. Only ``PASSED`` earns anything."""
+    """How a verdict ended. Only ``PASSED`` earns anything.
+
+    ``INELIGIBLE`` is no fraud and no fault: more of the work was left to libraries than ``own_kernels`` allows.
+    """
 
     PASSED = "PASSED"
     UNCHECKED = "UNCHECKED"
@@ -325,11 +328,13 @@ class Status(StrEnum):
     INCORRECT_SHAPE = "INCORRECT_SHAPE"
     INCORRECT_DTYPE = "INCORRECT_DTYPE"
     INCORRECT_NUMERICAL = "INCORRECT_NUMERICAL"
+    INELIGIBLE = "INELIGIBLE"
     REWARD_HACK = "REWARD_HACK"
     QUARANTINED = "QUARANTINED"
     INVALID_REFERENCE = "INVALID_REFERENCE"
 
 
+OwnKernels = Literal["any", "some", "strict"]  # how much of the work a candidate's own kernels have to do
 FailedStage = Literal["screen", "build", "check", "ghost", "time", "confirm", "floor"]
 
 
@@ -398,7 +403,8 @@ class Timing(Record):
     def denial(self, baseline: str) -> str:
         """Why a confirmation that measured a speedup does not claim it; empty where it does, or measured none."""
         found = self.speedup.get(baseline)
-        if found is None or found.faster or self.control is None or found.median <= 1.0 + self.noise_bound:
+        least = 1.0 + self.noise_bound
+        if found is None or self.control is None or found.faster or not found.low <= least < found.median:
             return ""
         return (
             f"{found.median:.2f}x measured [{found.low:.2f}, {found.high:.2f}]; "
@@ -503,6 +509,10 @@ class Verdict(Record):
     ``as_kernelbench`` says whether KernelBench's own rule would have called it correct, whatever the status is: its
     outputs have the reference's shapes and are ``allclose`` to them, on inputs that the problem itself draws at its
     first sizes. None where nobody asked, or where it cannot be asked. It decides nothing.
+
+    ``eligible`` is False where libraries do so much of the work that the candidate counts on no board and earns no
+    reward. With ``own_kernels=any`` it passes all the same, with ``some`` and ``strict`` it is INELIGIBLE. What only
+    ``strict`` refuses is INELIGIBLE and might stand on a board.
     """
 
     candidate: str
@@ -518,6 +528,7 @@ class Verdict(Record):
     timing: Timing | None = None
     own_kernel_share: float | None = None
     own_kernel_label: Literal["kernel", "hybrid", "library"] | None = None
+    eligible: bool = True
     profile: Profile | None = None
     environment: str
     variant: TimedVariant | None = None  # None in what was recorded before there was a choice: the first one
@@ -541,8 +552,13 @@ class Verdict(Record):
 
     @property
     def passed(self) -> bool:
-        """True where the candidate is eligible for anything at all."""
+        """True where the candidate is right, and does as much of the work itself as was asked for."""
         return self.status is Status.PASSED
+
+    @property
+    def earns(self) -> bool:
+        """True where it may stand on a board, and earn a reward."""
+        return self.passed and self.eligible
 
     @property
     def too_small(self) -> str:

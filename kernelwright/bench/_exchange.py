@@ -162,9 +162,9 @@ def entry_of(store: Store, judged: JudgedSample) -> Mapping[str, Any] | None:
     return _entry(
         judged,
         compiled=judged.was_built,
-        correct=verdict.passed,
+        correct=verdict.earns,
         metadata=metadata,
-        stats=runtime_stats(windows, environment) if verdict.passed and windows else {},
+        stats=runtime_stats(windows, environment) if verdict.earns and windows else {},
     )
 
 
@@ -265,9 +265,9 @@ def submission_json(bench: StoredBench, display_name: str, organization: str = "
 
 def _merit(found: JudgedSample) -> tuple[bool, float, int]:
     verdict = found.verdict
-    passed = verdict is not None and verdict.passed
+    earns = verdict is not None and verdict.earns
     speedup = None if verdict is None or verdict.timing is None else next(iter(verdict.timing.speedup.values()), None)
-    return passed, speedup.low if speedup is not None else 0.0, -found.sample.number
+    return earns, speedup.low if speedup is not None else 0.0, -found.sample.number
 
 
 def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
@@ -290,7 +290,7 @@ def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
             "status": None if verdict is None else verdict.status.value,
             "stage": None if verdict is None or verdict.stage is None else verdict.stage.value,
             "reason": verdict.reason if verdict is not None else found.sample.reason,
-            "correct": None if verdict is None else verdict.passed,
+            "correct": None if verdict is None else verdict.earns,
             "kernelbench_correct": None if verdict is None else found.right_by_kernelbench,
             "latency_ms": None if timing is None else timing.latency_ms.median,
             "own_kernel_share": None if verdict is None else verdict.own_kernel_share,

@@ -193,7 +193,7 @@ def _outcome(found: JudgedSample) -> Outcome:
     return Outcome(
         **about,
         compiled=found.was_built,
-        correct=verdict.passed,
+        correct=verdict.earns,
         speedups=speedups,
         own_share=verdict.own_kernel_share,
         sol=_sol(verdict),

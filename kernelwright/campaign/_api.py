@@ -171,9 +171,8 @@ def optimize(
         row = result.rows[0]
         speedup = row.speedup.get(settings.baselines[0])
         if row.evaluation is None or speedup is None or not speedup.faster:
-            warnings.warn(
-                f"no faster kernel for {name}: {row.reason if row.evaluation is None else 'none beat it'}", stacklevel=2
-            )
+            why = row.reason if row.evaluation is None else row.denied or row.too_small or "none beat it"
+            warnings.warn(f"no faster kernel for {name}: {why}", stacklevel=2)
             return model
         text = export_text(problem, store.evaluation(row.evaluation).evaluation)
     return load_drop_in(text, model, settings.cache_dir, names)

@@ -262,6 +262,8 @@ class ProblemJob:
             confirmed=verdict.timing is not None and verdict.timing.confirmed,
             latency_ms=verdict.timing.latency_ms if verdict.timing else None,
             speedup=dict(verdict.timing.speedup) if verdict.timing else {},
+            own_kernel_label=verdict.own_kernel_label,
+            eligible=verdict.eligible,
             rounds=len(attempts),
             seconds=self.watch.seconds - started,
             sandbox=verdict.sandbox,
@@ -269,6 +271,7 @@ class ProblemJob:
             reason=state["stop"],
             variant=verdict.variant,
             too_small=verdict.too_small,
+            denied=verdict.timing.denial(self.baseline) if verdict.timing else "",
             ranked=_with_evidence(ranked) if verdict.timing is None else (),
         )
 

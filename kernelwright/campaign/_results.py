@@ -25,9 +25,11 @@ class RunResult(Record):
 
     ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
     a resume tries such a problem again. ``ranked`` lists all kernels that passed where none could be timed, the best
-    first. ``variant`` is what was timed; ``too_small`` says why that time says nothing, where it does not;
+    first. ``variant`` is what was timed; ``too_small`` says why that time says nothing, where it does not; ``denied``
+    why a speedup over the first baseline that was measured is not claimed;
     ``skipped`` marks a variant that is too small to time and was left alone. ``unjudged`` marks a problem that ended
-    without a verdict: its reference cannot be used, or the machine or kernelwright failed on it.
+    without a verdict: its reference cannot be used, or the machine or kernelwright failed on it. ``own_kernel_label``
+    says whose kernel it is, and ``eligible`` whether it may stand on a board; see :class:`Verdict`.
     """
 
     problem: str
@@ -39,6 +41,8 @@ class RunResult(Record):
     confirmed: bool = False
     latency_ms: Interval | None = None
     speedup: dict[str, Speedup] = Field(default_factory=dict)
+    own_kernel_label: Literal["kernel", "hybrid", "library"] | None = None
+    eligible: bool = True
     rounds: int = 0
     seconds: float = 0.0
     sandbox: tuple[str, ...] = ()
@@ -48,6 +52,7 @@ class RunResult(Record):
     ranked: tuple[RankedKernel, ...] = ()
     variant: TimedVariant | None = None
     too_small: str = ""
+    denied: str = ""
     skipped: bool = False
     unjudged: bool = False
 

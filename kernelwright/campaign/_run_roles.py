@@ -112,7 +112,7 @@ class RunRoles:
             device_class=_shapes(self._referee.environment_for(backend), backend),
             threads=self._config.threads,
             baselines=dict.fromkeys(self._config.baselines),
-            strict=self._settings.own_kernels == "strict",
+            own_kernels=self._settings.own_kernels_for(problem),
             allow_precision=self._settings.allow_precision,
         )
 

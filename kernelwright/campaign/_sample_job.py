@@ -208,12 +208,15 @@ class SampleJob:
             confirmed=timing is not None and timing.confirmed,
             latency_ms=None if timing is None else timing.latency_ms,
             speedup={} if timing is None else dict(timing.speedup),
+            own_kernel_label=best.verdict.own_kernel_label,
+            eligible=best.verdict.eligible,
             rounds=len(samples),
             seconds=seconds,
             sandbox=best.verdict.sandbox,
             environment=best.verdict.environment,
             variant=best.verdict.variant,
             too_small=best.verdict.too_small,
+            denied=best.verdict.timing.denial(self.config.baselines[0]) if best.verdict.timing else "",
         )
 
     def _lower_bound(self, found: StoredEvaluation) -> float:

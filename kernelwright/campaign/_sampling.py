@@ -62,7 +62,7 @@ class Sampler(Driver):
         ids = [problem.id for problem in problems]
         if not ids or len(set(ids)) != len(ids):
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
-        settings = self._settings
+        settings = self._settings.for_boards()
         coder = absolute_spec(settings.coder) if plan.origin == "written" else plan.origin
         if plan.origin == "written":
             coder_from_spec(coder, settings.backend)

@@ -196,6 +196,8 @@ def _row(result: TuneResult, store: Store) -> RunResult:
         confirmed=verdict.timing is not None and verdict.timing.confirmed,
         latency_ms=None if verdict.timing is None else verdict.timing.latency_ms,
         speedup={} if verdict.timing is None else dict(verdict.timing.speedup),
+        own_kernel_label=verdict.own_kernel_label,
+        eligible=verdict.eligible,
         rounds=result.judged,
         seconds=result.seconds,
         sandbox=verdict.sandbox,

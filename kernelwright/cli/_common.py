@@ -114,6 +114,13 @@ def common_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
+own_kernels_option = click.option(
+    "--own-kernels",
+    type=click.Choice(["any", "some", "strict"]),
+    help="How much of the work is to be in own kernels. Default: any for your own modules and files, some for suites.",
+)
+
+
 def budget_options(command: Command) -> Command:
     """Give a command the budgets of a run."""
     for option in (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._common import Common, common_options, own_kernels_option, say
 from kernelwright.cli._tables import verdict_lines, weak_sandbox
 from kernelwright.errors import UsageError
 
@@ -32,7 +32,7 @@ EXIT_NOT_PASSED = 1
 @click.option("--confirm", is_flag=True, help="Time in fresh processes, as for a published result.")
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--own-kernels", type=click.Choice(["any", "strict"]), help="strict: no torch for the heavy operators.")
+@own_kernels_option
 @click.option(
     "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
 )

@@ -54,7 +54,7 @@ def best(common: Common, problem: str | None, baseline: str, confirmed: bool) ->
             ratio(row.speedup),
             milliseconds(row.latency_ms.median),
             escape(row.inputs or "-"),
-            "confirmed" if row.confirmed else "timed",
+            ("confirmed" if row.confirmed else "timed") + ("" if row.eligible else ", library"),
             short(row.candidate),
         )
     data = {"baseline": baseline, "kernels": [with_rules(row, lints[row.problem]) for row in rows]}

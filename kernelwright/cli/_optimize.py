@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kernelwright.cli._common import Common, budget_options, common_options, say, stdout_console
+from kernelwright.cli._common import Common, budget_options, common_options, own_kernels_option, say, stdout_console
 from kernelwright.cli._fit import fit_option, fitted_problems
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
@@ -124,7 +124,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 @click.option("--samples", type=click.IntRange(min=1), help="Candidates that a model writes side by side in a round.")
 @budget_options
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
-@click.option("--own-kernels", type=click.Choice(["any", "strict"]), help="strict: no torch for the heavy operators.")
+@own_kernels_option
 @click.option(
     "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
 )

@@ -122,7 +122,7 @@ def _rendered(
         device_class=device.device_class,
         threads=settings.threads,
         baselines=_baselines(settings.baselines, views),
-        strict=settings.own_kernels == "strict",
+        own_kernels=settings.own_kernels_for(found),
         allow_precision=settings.allow_precision,
     )
     schema = reply_schemas().get(name)

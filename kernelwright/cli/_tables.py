@@ -141,11 +141,12 @@ def untimed_table(rows: Sequence[RunResult], lints: Findings) -> Table:
 
 
 def _stage(row: RunResult) -> str:
-    """The stage a winner reached; what became of a problem that has none."""
+    """The stage a winner reached, and whether libraries have a part in it; else what became of the problem."""
     if row.skipped:
         return "skipped"
     if row.candidate and row.stage:
-        return row.stage.value
+        label = row.own_kernel_label
+        return f"{row.stage.value} ({label})" if label in ("hybrid", "library") else row.stage.value
     return row.status.value if row.status else row.state
 
 
@@ -157,6 +158,8 @@ def variant_lines(rows: Sequence[RunResult]) -> list[str]:
             lines.append(f"{row.problem}: timed on {row.variant.describe()}")
         if row.skipped:
             lines.append(f"{row.problem}: {row.reason}")
+        if row.denied:
+            lines.append(f"{row.problem}: no speedup is claimed: {row.denied}")
         if row.too_small:
             lines.append(f"{row.problem}: too small to time: {row.too_small}")
     return lines
@@ -199,6 +202,13 @@ def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[s
     return lines
 
 
+def whose(verdict: Verdict) -> str:
+    """Whose work a kernel's is, in words."""
+    if verdict.own_kernel_share is not None:
+        return f"{verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})"
+    return f"{verdict.own_kernel_label}, torch does the reference's arithmetic"
+
+
 def verdict_lines(verdict: Verdict) -> list[str]:
     """A verdict in a few lines of text."""
     from kernelwright.records import TOO_SMALL_TO_TIME
@@ -221,12 +231,15 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         if verdict.variant:
             lines.append(f"timed on: {verdict.variant.describe()}")
         lines += [f"vs {name}: {ratio(value)}" for name, value in sorted(verdict.timing.speedup.items())]
+        denied = (
+            {} if verdict.timing is None else {name: verdict.timing.denial(name) for name in verdict.timing.speedup}
+        )
+        lines += [f"no speedup over {name} is claimed: {why}" for name, why in denied.items() if why]
         if verdict.too_small:
             lines.append(f"too small to time: {verdict.too_small}")
-    if verdict.own_kernel_label is not None and verdict.own_kernel_share is not None:
-        lines.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})")
-    elif verdict.own_kernel_label is not None:
-        lines.append(f"own kernels: {verdict.own_kernel_label}, torch does the reference's arithmetic")
+    if verdict.own_kernel_label is not None:
+        boards = "; not eligible for boards" if verdict.passed and not verdict.eligible else ""
+        lines.append(f"own kernels: {whose(verdict)}{boards}")
     if verdict.profile:
         known = "no time was measured" if verdict.timing is None else f"bound by {verdict.profile.bound}"
         lines.append(f"profile ({verdict.profile.rung}): {known}")

@@ -26,7 +26,6 @@ from kernelwright.evaluator import _sanitizer as sanitizer
 from kernelwright.evaluator._client import WorkerFailed
 from kernelwright.evaluator._device import Device, read_state
 from kernelwright.evaluator._device_program import JOB, MODULE, job_files
-from kernelwright.evaluator._evidence import kernel_names
 from kernelwright.evaluator._gpu_ceilings import (
     CeilingsRejectedError,
     GpuCeilings,
@@ -39,6 +38,7 @@ from kernelwright.evaluator._profile_events import EventsRejectedError
 from kernelwright.evaluator._profile_gpu import GpuWork, profile_gpu
 from kernelwright.evaluator._progress import Progress, Refused
 from kernelwright.evaluator._side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator._trace import kernel_names
 from kernelwright.evaluator._truth import CheckSet, Variant
 from kernelwright.records import Problem, Profile, Status
 from kernelwright.sandbox import Limits, Mount, Sandbox

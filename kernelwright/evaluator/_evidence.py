@@ -1,15 +1,14 @@
 """What a right answer owes to the candidate's own kernels: ghost replay, share of time, operators of torch.
 
 All of it is evidence of one kind or another: a candidate can notice each of these looks and behave differently. Where
-the evidence says that own kernels are not needed, or hardly run, the candidate is ineligible all the same.
+the evidence says that own kernels are there for show, the candidate is refused. Where they do a small part of what
+the reference does, or none, and do not pretend to more, it is not eligible (see :meth:`Evidence.shortfall`).
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,14 +17,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from kernelwright.evaluator._build import BuildOutcome, BuildService
-from kernelwright.evaluator._client import readable
 from kernelwright.evaluator._ghost import GhostProduct, declared_returns, stub_functions
 from kernelwright.evaluator._pool import Pool
-from kernelwright.evaluator._profile_events import EventsRejectedError, KernelEvents, parse_claims
-from kernelwright.evaluator._share import OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
+from kernelwright.evaluator._share import FOREIGN_AT_MOST, OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
 from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._timing import Plan
-from kernelwright.evaluator.backends import Launch
 
 _MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
 _WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
@@ -38,8 +34,6 @@ _SAMPLED_AGAIN_AT_MOST_S = (
 )
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _INTERVAL_US = 150
-_CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
-_PROFILED = 1000  # samples that a profiler's exact share stands for
 _MOSTLY = 0.6
 _KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
@@ -55,7 +49,7 @@ class Evidence(NamedTuple):
     without them), ``unknown`` (they cannot be stubbed).
     operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
     reference's own reference_flops; torch_steps: how many of them compute something, of the
-    reference's reference_steps.
+    reference's reference_steps. claimed: whether the candidate has kernels of its own at all.
     """
 
     share: Share | None
@@ -70,6 +64,7 @@ class Evidence(NamedTuple):
     lengths_ns: tuple[float, float] | None = None
     torch_steps: int = 0
     reference_steps: int = 0
+    claimed: bool = True
 
     @property
     def label(self) -> Literal["kernel", "hybrid", "library"] | None:
@@ -77,9 +72,13 @@ class Evidence(NamedTuple):
 
         Without a share it is a hybrid where torch does the arithmetic and own kernels do another step.
         """
+        if not self.claimed:
+            return "library"
         if self.share is not None:
             return label(self.share)
-        return "hybrid" if self.torch_does_the_arithmetic and self._own_step else None
+        if not self.torch_does_the_arithmetic:
+            return None
+        return "hybrid" if self._own_step else "library"
 
     @property
     def torch_does_the_arithmetic(self) -> bool:
@@ -88,23 +87,66 @@ class Evidence(NamedTuple):
 
     @property
     def _own_step(self) -> bool:
-        """Whether own kernels, which the answer needs, do in the place of torch what the reference leaves to it.
-
-        A kernel that only copies what torch has computed takes no step from it.
-        """
+        """Whether own kernels, which the answer needs, do in the place of torch what the reference leaves to it."""
         return self.ghost == "needed" and self.torch_steps < self.reference_steps
 
+    @property
+    def _for_show(self) -> bool:
+        """Whether torch does as much as in the reference, in as many steps: then own kernels take nothing from it.
+
+        A kernel that only copies what torch has computed, or computes one row of it once more, takes no step.
+        """
+        return self.torch_flops >= self.reference_flops and self.torch_steps >= self.reference_steps
+
     def objection(self) -> str:
-        """Why the candidate is ineligible, or an empty string."""
+        """What shows that the candidate is not what it seems, or an empty string."""
+        return (self._pretence() if self.claimed else "") or self._kept()
+
+    def _pretence(self) -> str:
+        """What shows that own kernels are there for show."""
         if self.ghost == "idle":
             return "the answer does not need the candidate's own kernels: it is right without them"
         if self.launches is not None and 0 in self.launches:
             when = "when the same inputs come again" if self.launches[0] else "in a call"
             return f"its answers are not its kernels': it launches none {when}"
-        if self.share is None and self.torch_does_the_arithmetic and not self._own_step:
+        if self.share is None and self._for_show and self.torch_does_the_arithmetic:
             return "torch's own operators do all of the reference's arithmetic"
-        if self.share is not None and self._hardly_runs_own(self.share):
-            return f"own kernels take {self.share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
+        if self.share is not None and self._for_show and self._hardly_runs_own(self.share):
+            return f"{self._takes(self.share)}, while torch takes all the steps that the reference has"
+        return ""
+
+    def shortfall(self) -> str:
+        """Why the candidate is not eligible, or an empty string: libraries do nearly all of the work."""
+        if not self.claimed:
+            return "it has no kernels of its own: libraries do all of the work"
+        if self.share is not None:
+            return self._takes(self.share) if self._hardly_runs_own(self.share) else ""
+        if self.torch_does_the_arithmetic and not self._own_step:
+            return "torch's own operators do all of the reference's arithmetic"
+        return ""
+
+    def shortfall_of_strict(self, heavy_ops: Collection[str]) -> str:
+        """Why it is not eligible where own kernels have to do nearly all of the work, or an empty string."""
+        heavy = sorted(set(self.operators) & set(heavy_ops))
+        if heavy:
+            return f"torch does the problem's heavy work ({', '.join(heavy)})"
+        share = self.share
+        if share is None and self.torch_does_the_arithmetic:
+            return "torch does all of the reference's arithmetic"
+        if share is None or (self.torch_steps == 0 and self._is_tiny(share)):
+            return ""
+        foreign = share.library + share.other
+        least = _bounds(share._replace(own=foreign / (share.own + foreign or 1.0)))[0]
+        if share.samples >= _FEWEST_SAMPLES and least > FOREIGN_AT_MOST:
+            return f"libraries take {foreign:.0%} of the time beside {share.own:.0%} in own kernels"
+        return ""
+
+    @staticmethod
+    def _takes(share: Share) -> str:
+        return f"own kernels take {share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
+
+    def _kept(self) -> str:
+        """What shows that it keeps answers."""
         if self.share is not None and self.again is not None and _keeps_answers(self.share, self.again):
             first, later = f"{self.share.own:.0%}", f"{self.again.own:.0%}"
             return (
@@ -116,15 +158,19 @@ class Evidence(NamedTuple):
         return ""
 
     def objection_while_timed(self, later: Share) -> str:
-        """Why the candidate is ineligible by its share while it is timed, or an empty string."""
-        if self._hardly_runs_own(later):
-            return f"own kernels take {later.own:.1%} of the time once it is timed, less than {OWN_AT_LEAST:.0%}"
+        """What shows, by its share while it is timed, that the candidate now leaves its work to others; or nothing."""
         first = self.share
         if first is None or min(first.samples, later.samples) < _FEWEST_SAMPLES or _bounds(first)[0] < _MUCH:
             return ""
         if _bounds(later)[1] < _KEPT * _bounds(first)[0]:
             return f"own kernels take {first.own:.0%} of the time when checked, and {later.own:.0%} once it is timed"
         return ""
+
+    def shortfall_while_timed(self, later: Share) -> str:
+        """Why the candidate is not eligible by its share while it is timed, where nothing said so before."""
+        if self.shortfall() or not self._hardly_runs_own(later):
+            return ""
+        return f"{self._takes(later)}, once it is timed"
 
     def is_settled_while_timed(self, later: Share) -> bool:
         """Whether there are enough samples to say what :meth:`objection_while_timed` says."""
@@ -151,6 +197,8 @@ class Evidence(NamedTuple):
         share = self.share
         parts = {"needed": "wrong without its own kernels", "idle": "right without its own kernels"}
         found = [parts.get(self.ghost, f"own kernels cannot be stubbed ({self.ghost_reason})")]
+        if not self.claimed:
+            found = ["no kernels of its own"]
         if share is None:
             return "; ".join([*found, *([f"label {self.label}"] if self.label else [])])
         found.append(f"label {self.label}")
@@ -159,82 +207,6 @@ class Evidence(NamedTuple):
         if self.again is not None:
             found.append(f"own {self.again.own:.0%} of {self.again.samples} samples when the same inputs came again")
         return "; ".join(found)
-
-
-def kernel_names(sources: Iterable[str], file: str) -> set[str]:
-    """Names of the kernels that CUDA ``sources`` define, and of the Triton kernels of a candidate's file."""
-    names = {name for text in sources for name in _CUDA_KERNEL.findall(text)}
-    try:
-        tree = ast.parse(file)
-    except (SyntaxError, ValueError, RecursionError):
-        return names
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    return names | {f.name for f in functions if any("jit" in ast.dump(d) for d in f.decorator_list)}
-
-
-class Trace(NamedTuple):
-    """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
-
-    steps: how many of these operators compute something.
-
-    launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
-    structure: how the outputs are nested. seen: the different launches of emulated kernels. device: of two calls on the
-    same inputs, the kernels on a GPU; None where its profiler sees nothing.
-    """
-
-    operators: dict[str, int]
-    flops: int
-    calls: list[dict[str, Any]]
-    launches: tuple[int, int] | None
-    structure: str
-    seen: tuple[Launch, ...] = ()
-    device: tuple[tuple[KernelEvents, ...], ...] | None = None
-    steps: int = 0
-
-    @classmethod
-    def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
-        """Out of a reply that may hold anything."""
-        operators, flops, calls = reply.get("operators"), reply.get("flops"), reply.get("calls")
-        launches, steps = reply.get("launches"), reply.get("steps")
-        counted = isinstance(launches, list) and len(launches) == 2 and all(type(count) is int for count in launches)
-        named = operators.items() if isinstance(operators, dict) else ()
-        return cls(
-            {readable(name)[:80]: count for name, count in named if type(count) is int},
-            flops if type(flops) is int else 0,
-            calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else [],
-            (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
-            str(reply.get("structure")),
-            tuple(_launches_of(reply.get("seen_launches"))),
-            _device_kernels(reply.get("device")),
-            steps if type(steps) is int else 0,
-        )
-
-    def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
-        """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.
-
-        None where nothing is known. All of it is what the worker's own profiler says.
-        """
-        if self.device is None or len(self.device) != 2:
-            return None
-        launches = [sum(kernel.launches for kernel in call if kernel.kernel in own) for call in self.device]
-        part = sum(kernel.share for kernel in self.device[0] if kernel.kernel in own)
-        return Share(part, 1.0 - part, 0.0, 0.0, _PROFILED), (launches[0], launches[1])
-
-
-def _device_kernels(claimed: Any) -> tuple[tuple[KernelEvents, ...], ...] | None:
-    if not isinstance(claimed, list):
-        return None
-    try:
-        return tuple(parse_claims(call) if call != [] else () for call in claimed)
-    except EventsRejectedError:
-        return None
-
-
-def _launches_of(claimed: Any) -> Iterator[Launch]:
-    for item in claimed if isinstance(claimed, list) else ():
-        block, dynamic = (item.get("block"), item.get("dynamic_bytes")) if isinstance(item, dict) else (0, 0)
-        if type(block) is int and type(dynamic) is int and 0 < block <= 1024 and 0 <= dynamic < 1 << 31:
-            yield Launch(readable(item.get("kernel"))[:200], block, dynamic)
 
 
 def _keeps_answers(first: Share, again: Share) -> bool:

@@ -15,7 +15,17 @@ from kernelwright.evaluator._profile_events import KernelEvents
 from kernelwright.evaluator._redraws import Redraws
 from kernelwright.evaluator._timing import ReadTimes
 from kernelwright.evaluator.backends import Launch
-from kernelwright.records import Correctness, FailedStage, Finding, Profile, Stage, Status, Timing, TimingSample
+from kernelwright.records import (
+    Correctness,
+    FailedStage,
+    Finding,
+    OwnKernels,
+    Profile,
+    Stage,
+    Status,
+    Timing,
+    TimingSample,
+)
 
 
 class Refused(Exception):
@@ -29,8 +39,15 @@ class Refused(Exception):
 class Progress:
     """What is known of a candidate so far; becomes its verdict."""
 
-    def __init__(self, backend: str, device: Device | None = None, source: str = "") -> None:
-        """``device``: what its kernels run on; None for this CPU, where those of a GPU are interpreted or emulated."""
+    def __init__(
+        self, backend: str, device: Device | None = None, source: str = "", own_kernels: OwnKernels = "some"
+    ) -> None:
+        """``device``: what its kernels run on; None for this CPU, where those of a GPU are interpreted or emulated.
+
+        ``own_kernels``: how much of the work its own kernels have to do.
+        """
+        self.own_kernels: OwnKernels = own_kernels
+        self.eligible = True
         self.backend = backend
         self.source = source
         self.device = device
@@ -58,6 +75,23 @@ class Progress:
     def runs_for_real(self) -> bool:
         """Whether its kernels run as they are on what they are for, so that they can be timed."""
         return self.backend == "cpp" or self.device is not None
+
+    def fall_short(self, stage: FailedStage, reason: str) -> None:
+        """Libraries do more of the work than boards allow: it ends here, unless that much is allowed it.
+
+        Raises:
+            Refused: it ends here.
+        """
+        self.eligible = False
+        if self.own_kernels != "any":
+            raise self.ineligible(stage, reason)
+        self.note("not-eligible", f"{reason}; allowed here, and on no board")
+
+    def ineligible(self, stage: FailedStage, reason: str) -> Refused:
+        """What says that a right candidate leaves more of the work to libraries than it was asked to."""
+        return Refused(
+            Status.INELIGIBLE, stage, f"{reason}: right, and not eligible with own_kernels={self.own_kernels}"
+        )
 
     def note(self, rule: str, evidence: str) -> None:
         """Add a finding that informs."""

@@ -16,11 +16,14 @@ from kernelwright.evaluator._screen_names import bound_names
 from kernelwright.evaluator._screen_python import Inspector
 from kernelwright.evaluator._screen_rules import RULES, Hit
 from kernelwright.evaluator._screen_text import looks_like_source
-from kernelwright.records import Backend, Finding, Status
+from kernelwright.records import Backend, Finding, OwnKernels, Status
 
 MAXIMUM_CHARACTERS = 1_000_000
 _EVIDENCE_CHARACTERS = 160
 _FINDINGS_PER_RULE = 5
+_RANKS = {Status.INELIGIBLE: 1, None: 2}  # what else refuses comes first: it says more of a file
+# What may lead to the reference's own code, and has no use in a file that only calls libraries.
+_REACHES_OUT = frozenset(("dynamic-code", "file-access", "introspection", "native-library"))
 
 
 class ScreenResult(NamedTuple):
@@ -31,7 +34,7 @@ class ScreenResult(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def screen(source: str, backend: Backend, control: bool = False) -> ScreenResult:
+def screen(source: str, backend: Backend, control: bool = False, own_kernels: OwnKernels = "some") -> ScreenResult:
     """Screen a candidate's file.
 
     Args:
@@ -39,8 +42,9 @@ def screen(source: str, backend: Backend, control: bool = False) -> ScreenResult
         backend: what the candidate was submitted for; a ``triton`` candidate needs a ``triton.jit`` kernel.
         control: the file is no candidate (the reference itself, a library call): it needs no kernel of its own, and
             may call its module ``Model``.
+        own_kernels: ``any``: a file may have no kernel of its own, and call libraries alone.
     """
-    return _result(list(_hits(source, backend, control)))
+    return _result(list(_hits(source, backend, control, own_kernels)))
 
 
 def screen_source(text: str) -> ScreenResult:
@@ -51,7 +55,7 @@ def screen_source(text: str) -> ScreenResult:
 
 
 def _result(hits: list[Hit]) -> ScreenResult:
-    hits.sort(key=lambda hit: (RULES[hit.rule].status is None, hit.line))
+    hits.sort(key=lambda hit: (_RANKS.get(RULES[hit.rule].status, 0), hit.line))
     findings = tuple(_findings(hits))
     refusing = next((RULES[hit.rule] for hit in hits if RULES[hit.rule].status is not None), None)
     if refusing is None:
@@ -59,7 +63,7 @@ def _result(hits: list[Hit]) -> ScreenResult:
     return ScreenResult(refusing.status, f"{refusing.reason} ({findings[0].where})", findings)
 
 
-def _hits(source: str, backend: Backend, control: bool) -> Iterator[Hit]:
+def _hits(source: str, backend: Backend, control: bool, own_kernels: OwnKernels) -> Iterator[Hit]:
     if len(source) > MAXIMUM_CHARACTERS:
         yield Hit("too-large", 1, f"{len(source)} characters")
         return
@@ -74,12 +78,14 @@ def _hits(source: str, backend: Backend, control: bool) -> Iterator[Hit]:
         yield Hit("syntax", 1, type(error).__name__)
         return
     try:
-        yield from _python_hits(tree, source, backend, control)
+        yield from _python_hits(tree, source, backend, control, own_kernels)
     except RecursionError:
         yield Hit("syntax", 1, "nested too deeply")
 
 
-def _python_hits(tree: ast.Module, source: str, backend: Backend, control: bool) -> Iterator[Hit]:
+def _python_hits(
+    tree: ast.Module, source: str, backend: Backend, control: bool, own_kernels: OwnKernels
+) -> Iterator[Hit]:
     names = bound_names(tree.body)
     if "ModelNew" not in names and not (control and "Model" in names):
         yield Hit("no-model-new", 1, "")
@@ -89,8 +95,13 @@ def _python_hits(tree: ast.Module, source: str, backend: Backend, control: bool)
     for text, line in inspector.strings:
         if looks_like_source(text):
             yield from scan(text, line)
-    if backend not in inspector.kernel_backends and not control:
+    if backend in inspector.kernel_backends or control:
+        return
+    if inspector.kernel_backends or own_kernels != "any":
         yield Hit("no-own-kernel", 1, ", ".join(sorted(inspector.kernel_backends)))
+        return
+    yield Hit("libraries-alone", 1, "")
+    yield from (Hit("library-reach", hit.line, hit.evidence) for hit in inspector.hits if hit.rule in _REACHES_OUT)
 
 
 def kernel_backends(source: str) -> frozenset[Backend]:

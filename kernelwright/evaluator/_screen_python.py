@@ -55,8 +55,10 @@ _INFORMING_CALLS = {
     "graph-replay": r"torch\.cuda\.(?:CUDAGraph|graph|make_graphed_callables)",
     "threads": r"torch\.cuda\.(?:Stream|stream)|threading\.\w+|concurrent\.futures\.\w+|multiprocessing\.[\w.]+",
     "environment": r"os\.(?:getenv|putenv|environ\.\w+)",
-    "file-access": r"open|io\.open|os\.open|pathlib\.Path|numpy\.(?:load|save|fromfile|memmap)|torch\.(?:load|save)",
-    "dynamic-code": r"exec|eval|compile|marshal\.loads?|pickle\.loads?|types\.(?:CodeType|FunctionType)",
+    "file-access": r"open|io\.open|os\.open|pathlib\.Path|numpy\.(?:load|save|fromfile|memmap)|torch\.(?:load|save)"
+    r"|(?:codecs|tokenize)\.open|(?:linecache|pkgutil)\.\w+",
+    "dynamic-code": r"exec|eval|compile|marshal\.loads?|pickle\.loads?|types\.(?:CodeType|FunctionType)"
+    r"|runpy\.\w+",
     "introspection": r"importlib\.[\w.]+|__import__|globals|locals|vars",
     "native-library": r"ctypes\.(?:CDLL|PyDLL|cdll\.[\w.]+|pythonapi\.\w+|string_at|memmove)",
     "memory-mapping": r"mmap\.\w+",

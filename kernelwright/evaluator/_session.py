@@ -24,7 +24,7 @@ from kernelwright.evaluator._clockwork import Clockwork
 from kernelwright.evaluator._compile_lanes import BuildAhead
 from kernelwright.evaluator._device import Device
 from kernelwright.evaluator._device_examine import Examination, note_events, state_noted
-from kernelwright.evaluator._evidence import Evidence, Shares, Trace, kernel_names, sample_shares
+from kernelwright.evaluator._evidence import Evidence, Shares, sample_shares
 from kernelwright.evaluator._pool import Pool
 from kernelwright.evaluator._profile import place_cpu, profile_cpu
 from kernelwright.evaluator._profile_ceilings import kept_ceilings, measure_ceilings
@@ -43,6 +43,7 @@ from kernelwright.evaluator._side import Side
 from kernelwright.evaluator._small import as_of, small_problem
 from kernelwright.evaluator._timekeeping import Timekeeper
 from kernelwright.evaluator._timing import Plan, pinned
+from kernelwright.evaluator._trace import Trace, kernel_names
 from kernelwright.evaluator._workers import Workers
 from kernelwright.records import (
     Backend,
@@ -216,7 +217,7 @@ class ProblemSession:
         """
         if (small := self._small_session(candidate.backend)) is not None:
             return small.caught_by(candidate, trials)
-        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        progress = self._progress(candidate)
         names = {admission.generator.describe(): admission.generator.id for admission in trials.admissions}
         bench = self._bench(progress.device)
         with self._referee.lane(), pinned(self._referee.own_cpu):
@@ -268,7 +269,7 @@ class ProblemSession:
             options: dict[str, Any] = {"control": control, "time": time, "screen": screen, "profile": profile}
             judged = small.judge(candidate, **options, as_kernelbench=as_kernelbench)
             return as_of(judged, self.problem, small.problem)
-        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        progress = self._progress(candidate)
         environment = self._referee.environment_of(progress.device)
         status, failed_stage, reason = Status.PASSED, None, ""
         timed = time and progress.runs_for_real
@@ -317,6 +318,7 @@ class ProblemSession:
             timing=progress.timing,
             own_kernel_share=None if share is None else round(share.own, 4),
             own_kernel_label=None if progress.evidence is None else progress.evidence.label,
+            eligible=progress.eligible,
             environment=environment.id,
             variant=self._timed_variant(candidate.backend),
             profile=progress.profile,
@@ -391,7 +393,7 @@ class ProblemSession:
         """A candidate built, within ``lane``, by a worker that is not used otherwise."""
         if candidate.backend == "triton":
             return BuiltCode()
-        progress = Progress(candidate.backend, self._device_for(candidate.backend), candidate.source)
+        progress = self._progress(candidate)
         try:
             self._screen(candidate, progress, control=False, refuse=True)
             self._build_beforehand(candidate, progress)
@@ -559,6 +561,11 @@ class ProblemSession:
             self._races = RaceStage(self._referee, clockwork, start)
         return self._races
 
+    def _progress(self, candidate: Candidate) -> Progress:
+        """What is known of a candidate before anything was tried."""
+        wanted = self._settings.own_kernels_for(self.problem)
+        return Progress(candidate.backend, self._device_for(candidate.backend), candidate.source, wanted)
+
     def _put_away(self, side: Side, progress: Progress) -> None:
         """End the worker of a candidate, keeping what it leaves behind."""
         progress.built = side.client.built
@@ -569,7 +576,7 @@ class ProblemSession:
         side.end()
 
     def _screen(self, candidate: Candidate, progress: Progress, *, control: bool, refuse: bool) -> None:
-        result = screening.screen(candidate.source, candidate.backend, control)
+        result = screening.screen(candidate.source, candidate.backend, control, progress.own_kernels)
         progress.screening = refuse
         progress.findings = result.findings
         if not refuse:
@@ -578,7 +585,11 @@ class ProblemSession:
                 *(finding.model_copy(update={"effect": "informs"}) for finding in result.findings),
             )
         elif result.status is not None:
-            raise Refused(result.status, "screen", result.reason)
+            if result.status is not Status.INELIGIBLE:
+                raise Refused(result.status, "screen", result.reason)
+            progress.eligible = False
+            reason = f"{result.reason}: not eligible with own_kernels={progress.own_kernels}"
+            raise Refused(result.status, "screen", reason)
         progress.stage = Stage.SCREENED
 
     def _start(
@@ -608,7 +619,7 @@ class ProblemSession:
 
     def _start_rival(self, rival: Candidate, check_set: truth.CheckSet, role: str) -> Side:
         """A worker for a candidate that another one is timed beside; nothing is noted of it but its failure."""
-        progress = Progress(rival.backend, self._device_for(rival.backend), rival.source)
+        progress = self._progress(rival)
         self._screen(rival, progress, control=False, refuse=True)
         return self._start(rival, check_set, "time", progress, role=role)
 
@@ -718,20 +729,18 @@ class ProblemSession:
             operators=trace.operators,
             calls=trace.calls,
             lengths_ns=shares.lengths_ns,
+            claimed=bool(side.client.built or screening.kernel_backends(progress.source)),
         )
         operators = trace.operators
         progress.note("own-kernels", evidence.text())
         if operators:
             progress.note("torch-operators", ", ".join(operators))
-        heavy = sorted(set(operators) & set(self.problem.meta.heavy_ops))
-        if heavy and self._settings.own_kernels == "strict":
-            reason = f"torch does the problem's heavy work ({', '.join(heavy)}), which strict own kernels rule out"
-            raise Refused(Status.REWARD_HACK, "ghost", reason)
-        if evidence.label == "hybrid" and evidence.torch_does_the_arithmetic and self._settings.own_kernels == "strict":
-            reason = "torch does all of the reference's arithmetic, which strict own kernels rule out"
-            raise Refused(Status.REWARD_HACK, "ghost", reason)
         if reason := evidence.objection():
             raise Refused(Status.REWARD_HACK, "ghost", reason)
+        if reason := evidence.shortfall():
+            progress.fall_short("ghost", reason)
+        if progress.own_kernels == "strict" and (reason := evidence.shortfall_of_strict(self.problem.meta.heavy_ops)):
+            raise progress.ineligible("ghost", reason)
 
     def _replay(self, candidate: Candidate, check_set: truth.CheckSet, progress: Progress) -> Replay:
         """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""

@@ -323,9 +323,15 @@ class Timekeeper:
             share = turns.apart(
                 lambda side, pool, plan: sample_share(self._sampler, side, pool, plan, settled, call_timeout_s=limit_s)
             )
-            if share is None or not (reason := evidence.objection_while_timed(share)):
+            if share is None:
                 return
-        raise Refused(Status.REWARD_HACK if stage == "time" else Status.QUARANTINED, stage, reason)
+            pretence, shortfall = evidence.objection_while_timed(share), evidence.shortfall_while_timed(share)
+            if not (pretence or shortfall):
+                return
+        if pretence:
+            raise Refused(Status.REWARD_HACK if stage == "time" else Status.QUARANTINED, stage, pretence)
+        if progress.eligible:
+            progress.fall_short(stage, shortfall)
 
     def _floor(self, check_set: CheckSet, progress: Progress) -> None:
         """Refuse a time that is less than merely reading the inputs takes.

@@ -193,6 +193,10 @@ def measured(verdict: Verdict | None) -> list[str]:
         for baseline, speedup in sorted(verdict.timing.speedup.items()):
             interval = f"{speedup.median:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}] (95% interval)"
             lines.append(f"    speedup      {interval} over {plain(baseline)}")
+    if verdict.own_kernel_label is not None:
+        part = verdict.own_kernel_share
+        share = "" if part is None else f", {part:.0%} of the time in own kernels"
+        lines.append(f"    whose        {verdict.own_kernel_label}{share}")
     return [*lines, f"    environment  {plain(verdict.environment)}"]
 
 

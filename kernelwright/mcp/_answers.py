@@ -136,7 +136,8 @@ class Answers:
     def _rank(self, evaluation: Evaluation) -> dict[str, Any] | None:
         verdict, baseline = evaluation.verdict, self._settings.baselines[0]
         rows = self._store.query(
-            "SELECT rank, of FROM (SELECT candidate, rank, count(*) OVER () AS of FROM leaderboard "
+            "SELECT rank, of FROM "
+            "(SELECT candidate, rank, count(*) OVER (PARTITION BY eligible) AS of FROM leaderboard "
             "WHERE problem = :problem AND backend = :backend AND environment_id = :environment "
             "AND baseline = :baseline) "
             "WHERE candidate = :candidate",

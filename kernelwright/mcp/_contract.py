@@ -26,8 +26,9 @@ Tunable constants: `KNOBS = {"BLOCK": [64, 128, 256]}` declares them, a module g
 (`BLOCK = 64`), and the argument `knobs` sets them. Hash of source and knobs together name a candidate.
 You may rely on the declared input domains and on the listed shape variants, all of which are checked, and on nothing
 narrower: no shape, value or earlier answer may be hard-wired that the problem does not promise.
-Torch inside a candidate is allowed and reported, but the answer has to come from kernels of its own: refused are files
-without one, answers that stay right when the own kernels do nothing, and own kernels under 5% of the time.
+Torch inside a candidate is allowed and reported, and `own_kernels` says how far. Refused whatever it says: kernels
+for show, without which the answer stays right. `some`: files without a kernel of their own, and own kernels under 5% of
+the time, are INELIGIBLE. `strict`: so is what leaves libraries more than a tenth of the time. `any`: neither.
 Refused by reading the text: reaching for the evaluator's modules, walking frames or the garbage collector, other
 processes' memory, patching torch, the clock or the interpreter, starting processes, system calls, sleeping, changing
 torch's settings for the process, includes and compiler options that reach outside. There is no compiler, no network and
@@ -87,7 +88,7 @@ def rules(problem: Problem, settings: Settings) -> dict[str, Any]:
             "tolerance": problem.meta.tolerance,
             "allow_precision": settings.allow_precision,
         },
-        "own_kernels": settings.own_kernels,
+        "own_kernels": settings.own_kernels_for(problem),
         "threads": settings.threads,
         "call_timeout_s": settings.call_timeout_s,
         "build_timeout_s": settings.build_timeout_s,

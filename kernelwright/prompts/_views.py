@@ -17,6 +17,7 @@ from kernelwright.records import (
     Interval,
     KernelResources,
     KnobValue,
+    OwnKernels,
     Problem,
     ProblemMeta,
     Profile,
@@ -45,8 +46,8 @@ class Task(Record):
 
     ``variants`` are the settings of the reference's constants that are checked, the timed one first. Of a GPU that is
     not here they are those to write for, and ``checked_here`` has the small ones that are checked. ``baselines`` maps
-    what a kernel is timed against to its measured latency in ms, None where it is not known yet. ``strict``: torch may
-    not do the heavy operators. ``reduced_precision``: what may be used inside of float32.
+    what a kernel is timed against to its measured latency in ms, None where it is not known yet. ``own_kernels``: how
+    much of the work own kernels have to do. ``reduced_precision``: what may be used inside of float32.
     """
 
     problem_id: str
@@ -64,7 +65,7 @@ class Task(Record):
     randomness: str = "none"
     weights: str = "inputs"
     heavy_ops: tuple[str, ...] = ()
-    strict: bool = False
+    own_kernels: OwnKernels = "some"
     backend: Backend
     threads: int = 1
     baselines: dict[str, float | None] = Field(default_factory=dict)
@@ -78,7 +79,7 @@ class Task(Record):
         device_class: DeviceClass = "cpu",
         threads: int = 1,
         baselines: Mapping[str, float | None] | None = None,
-        strict: bool = False,
+        own_kernels: OwnKernels = "some",
         allow_precision: Sequence[str] = (),
     ) -> Task:
         """The task that a problem is for one backend.
@@ -105,7 +106,7 @@ class Task(Record):
             randomness=meta.randomness,
             weights=meta.weights,
             heavy_ops=meta.heavy_ops,
-            strict=strict,
+            own_kernels=own_kernels,
             backend=backend,
             threads=threads,
             baselines=dict(baselines or {}),

@@ -62,13 +62,13 @@ class Judged(NamedTuple):
         """Whether it may stand as a good kernel: right, confirmed, not withdrawn, and refused nowhere."""
         verdict = self.entry.verdict
         timed = verdict.timing is not None and verdict.timing.confirmed
-        return verdict.stage is Stage.CONFIRMED and verdict.passed and timed and self._stands
+        return verdict.stage is Stage.CONFIRMED and verdict.earns and timed and self._stands
 
     @property
     def checked(self) -> bool:
         """Whether it was found right and could not be timed, and nothing speaks against it."""
         verdict = self.entry.verdict
-        return verdict.stage is Stage.CHECKED and verdict.passed and verdict.timing is None and self._stands
+        return verdict.stage is Stage.CHECKED and verdict.earns and verdict.timing is None and self._stands
 
     @property
     def refused(self) -> bool:
@@ -82,7 +82,7 @@ class Judged(NamedTuple):
     def speedup(self, baseline: str = "eager") -> Speedup | None:
         """Its speedup, where it passed and was timed."""
         verdict = self.entry.verdict
-        return verdict.speedup(baseline) if verdict.passed and self.entry.quarantined is None else None
+        return verdict.speedup(baseline) if verdict.earns and self.entry.quarantined is None else None
 
 
 class Evidence:
@@ -156,13 +156,14 @@ def _standing(entries: Sequence[StoredEvaluation]) -> StoredEvaluation:
 def _counts(entry: StoredEvaluation) -> bool:
     verdict = entry.verdict
     timed = verdict.passed and verdict.timing is not None
-    return timed or verdict.status in _ON_THE_MERITS or entry.quarantined is not None
+    short = verdict.status is Status.INELIGIBLE and not verdict.eligible
+    return timed or short or verdict.status in _ON_THE_MERITS or entry.quarantined is not None
 
 
 def _decides(entry: StoredEvaluation) -> bool:
     verdict = entry.verdict
     confirmed = verdict.timing is not None and verdict.timing.confirmed
-    return confirmed or not verdict.passed or entry.quarantined is not None
+    return confirmed or entry.quarantined is not None or verdict.status not in (Status.PASSED, Status.INELIGIBLE)
 
 
 def _against(entry: StoredEvaluation) -> str:

@@ -59,7 +59,7 @@ class LocalScorer:
             raise UsageError(f"no reward is called {reward!r}", hint=f"there is {', '.join(REWARDS)}")
         self.reward = reward
         self.run_id = None if run_id is None else store.run(run_id).id
-        self._settings = settings
+        self._settings = settings = settings.for_boards()
         self._store = store
         self._is_ours = run_id is None
         self._pinned = {one.id: one for one in store.run_problems(self.run_id)} if self.run_id else {}

@@ -68,7 +68,7 @@ class Attempt:
 
     @classmethod
     def of(cls, verdict: Verdict, candidate: Candidate | None = None, runs: Runs = ()) -> Attempt:
-        """What our referee says. Only ``PASSED`` is correct; a library's kernel is not the candidate's own.
+        """What our referee says. Only what passed and is eligible is correct; a library's kernel is not one's own.
 
         The referee bounds errors in units of honest rounding, and an attempt that it passes has none that counts: its
         ``error`` is 0.
@@ -78,10 +78,10 @@ class Attempt:
         lows = [found.low for found in times.values() if found is not None]
         noise = 0.0 if verdict.timing is None else verdict.timing.noise_bound
         return cls(
-            correct=verdict.passed,
+            correct=verdict.earns,
             speedup=medians.get("eager"),
             over_compile=medians.get("compile"),
-            surely=min(lows) / (1.0 + noise) if verdict.passed and lows else None,
+            surely=min(lows) / (1.0 + noise) if verdict.earns and lows else None,
             own_share=verdict.own_kernel_share,
             uses_own_kernel=verdict.own_kernel_label != "library",
             length=0 if candidate is None else len(candidate.source),

@@ -35,7 +35,7 @@ _PAGE = f"""
 SELECT standings.*, candidates.sha256 AS candidate, evaluations.inputs, evaluations.stage FROM (
     SELECT evaluation_id, baseline FROM standings
     WHERE environment_id = :environment AND baseline = :baseline AND problem_version = :version
-        AND backend = :backend
+        AND backend = :backend AND eligible
     ORDER BY {RANKING} LIMIT :limit OFFSET :offset
 ) AS page
 JOIN standings ON standings.evaluation_id = page.evaluation_id AND standings.baseline = page.baseline
@@ -106,7 +106,7 @@ class Boards(Memory):
         """The speedup (median) of every kernel that stands on a problem, in no order."""
         rows = self._connection.rows(
             "SELECT median FROM standings "
-            "WHERE environment_id = ? AND baseline = ? AND problem_version = ? AND backend = ?",
+            "WHERE environment_id = ? AND baseline = ? AND problem_version = ? AND backend = ? AND eligible",
             [environment, baseline, self._version(problem), backend],
         )
         return [row["median"] for row in rows]

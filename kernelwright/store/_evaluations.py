@@ -21,6 +21,7 @@ from kernelwright.store._calls import Calls
 from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import BestRow, StoredEvaluation
+from kernelwright.store._standings import RANKING
 
 _SELECT = (
     "SELECT evaluations.*, candidates.sha256, candidates.problem, candidates.source_sha256, candidates.backend, "
@@ -240,15 +241,19 @@ class Evaluations(Calls):
 
         Only what passed, was timed, is no control and is not quarantined counts, on the current version of the
         problem. A candidate's confirmation replaces its search timing, and no search timing ranks above a confirmation.
+        A kernel that is not eligible, and so on no board, is the best where none that is eligible comes up to it.
         """
         place = "rank = 1 AND confirmed" if confirmed_only else "rank = 1"
         rows = self._connection.rows(
             f"SELECT * FROM leaderboard WHERE {place} AND baseline = :baseline "
             "AND problem = coalesce(:problem, problem) AND environment_id = coalesce(:environment, environment_id) "
-            "ORDER BY problem, environment_id, backend",
+            f"ORDER BY problem, environment_id, backend, {RANKING}",
             {"baseline": baseline, "problem": problem, "environment": environment},
         )
-        return [_best(row) for row in rows]
+        firsts: dict[tuple[str, str, str], BestRow] = {}
+        for row in rows:
+            firsts.setdefault((row["problem"], row["environment_id"], row["backend"]), _best(row))
+        return list(firsts.values())
 
     def search_statuses(self, run_id: str) -> dict[tuple[str, str], Status]:
         """How a run's candidates fared in the search, by problem and candidate's hash."""
@@ -339,5 +344,6 @@ def _best(row: dict[str, Any]) -> BestRow:
         speedup=Speedup(median=row["median"], low=row["low"], high=row["high"], faster=bool(row["faster"])),
         latency_ms=Interval(median=row["latency_ms"], low=row["latency_low_ms"], high=row["latency_high_ms"]),
         confirmed=bool(row["confirmed"]),
+        eligible=bool(row["eligible"]),
         **{name: row[name] for name in names},
     )

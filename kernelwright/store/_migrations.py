@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
-from kernelwright.store._standings import REBUILD, STANDINGS
+from kernelwright.store._standings import REBUILD, STANDINGS, UNDO
 
 MIGRATIONS = Migrations("kernelwright")
 APPLICATION_ID = 0x6B777273  # "kwrs", in the header of every store
@@ -588,12 +588,20 @@ def m012_standings(db: Database) -> None:
         db.execute(statement)
 
 
+def m013_eligible(db: Database) -> None:
+    """Kernels that libraries work for stand apart; nothing is to be done where the tables were made in this form."""
+    if "eligible" in {column.name for column in db["standings"].columns}:
+        return
+    db.executescript(UNDO)
+    m012_standings(db)
+
+
 # What follows the last slash of a recipe.
 _RECIPE = "json_extract(config_json, '$.recipe')"
 _RECIPE_FILE = f"substr({_RECIPE}, length(rtrim({_RECIPE}, replace({_RECIPE}, '/', ''))) + 1)"
 
 
-def m013_recipe_files(db: Database) -> None:
+def m014_recipe_files(db: Database) -> None:
     """A recipe that was read from a file is known by the file's name, and by no folder of its machine."""
     named = f"json_set(config_json, '$.recipe', {_RECIPE_FILE})"
     changed = db.execute(f"UPDATE runs SET config_json = {named} WHERE {_RECIPE} LIKE '%/%.toml'")
@@ -615,7 +623,8 @@ STEPS = (
     m010_insights,
     m011_samples,
     m012_standings,
-    m013_recipe_files,
+    m013_eligible,
+    m014_recipe_files,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

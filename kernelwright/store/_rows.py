@@ -124,7 +124,7 @@ class BestRow(Record):
     """The best candidate of one problem in one language and environment against one baseline.
 
     ``variant`` is the number of the variant that was timed, ``inputs`` what a call was given, in words; empty in what
-    was recorded before these were kept.
+    was recorded before these were kept. ``eligible`` is False of one that libraries work for, and that no board has.
     """
 
     problem: str
@@ -140,6 +140,7 @@ class BestRow(Record):
     speedup: Speedup
     latency_ms: Interval
     confirmed: bool
+    eligible: bool = True
     created_at: str
 
 

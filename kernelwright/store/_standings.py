@@ -2,28 +2,32 @@
 
 ``rulings`` has the evaluation by which each candidate stands in each environment, ``standings`` what it measured there
 against each baseline, ``improvements`` those standings that were better than all earlier ones of their entrant, and
-``tallies`` counts. They can be made anew from the evidence at any time (:data:`REBUILD`); ``Store.check`` holds them
-against it.
+``tallies`` counts. Kernels that are not eligible stand among themselves: they have ranks there, and no improvements.
+All of it can be made anew from the evidence at any time (:data:`REBUILD`); ``Store.check`` holds it against that.
 """
 
 from __future__ import annotations
+
+import re
 
 # What ranks first: confirmations, since the best of many search timings is too good to be true; then the lower bound.
 WITHDRAWN = "withdrawn"
 RANKING = "confirmed DESC, low DESC, evaluation_id"
 
-# The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards);
-# a search timing rules only while there is none.
+# The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards).
+# While there is none the latest one rules, a search timing or that it is not eligible for a board.
 _WITHDRAWN = "EXISTS (SELECT 1 FROM quarantines WHERE quarantines.evaluation_id = {of}.id)"
 _COUNTS = """{of}.control = 0 AND (
     ({of}.status = 'PASSED' AND {of}.latency_ms IS NOT NULL)
     OR {of}.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'INCORRECT_NUMERICAL', 'REWARD_HACK', 'QUARANTINED')
+    OR ({of}.status = 'INELIGIBLE' AND NOT {eligible})
     OR {withdrawn})"""
-_DECIDES = "({of}.confirmed OR {of}.status <> 'PASSED' OR {withdrawn})"
+_DECIDES = "({of}.confirmed OR {of}.status NOT IN ('PASSED', 'INELIGIBLE') OR {withdrawn})"
+_ELIGIBLE = "coalesce(json_extract({of}.verdict_json, '$.eligible'), 1)"
 
 
 def _counts(of: str) -> str:
-    return _COUNTS.format(of=of, withdrawn=_WITHDRAWN.format(of=of))
+    return _COUNTS.format(of=of, withdrawn=_WITHDRAWN.format(of=of), eligible=_ELIGIBLE.format(of=of))
 
 
 def _decides(of: str) -> str:
@@ -42,7 +46,8 @@ _STANDING = f"""
         speedups.low, speedups.median, speedups.high, speedups.faster, evaluations.latency_ms,
         {_number("own_kernel_share")} AS own_share,
         {_number("profile.metrics.distance_to_roofline")} AS distance,
-        evaluations.id AS evaluation_id, evaluations.candidate_id, evaluations.run_id, evaluations.created_at
+        evaluations.id AS evaluation_id, evaluations.candidate_id, evaluations.run_id, evaluations.created_at,
+        {_ELIGIBLE.format(of="evaluations")} AS eligible
     FROM speedups
     JOIN evaluations ON evaluations.id = speedups.evaluation_id
     JOIN rulings ON rulings.evaluation_id = evaluations.id
@@ -72,7 +77,7 @@ _IMPROVEMENT = f"""
     SELECT {_IMPROVED} FROM (
         SELECT standings.*, max(low) OVER (
             PARTITION BY {", ".join(_ENTRANT)} ORDER BY evaluation_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS before FROM standings
+        ) AS before FROM standings WHERE eligible
     ) WHERE (before IS NULL OR low > before)"""
 
 _TALLY = """
@@ -134,6 +139,7 @@ CREATE TABLE standings (
     candidate_id TEXT NOT NULL REFERENCES candidates(id),
     run_id TEXT REFERENCES runs(id),
     created_at TEXT NOT NULL,
+    eligible INTEGER NOT NULL CHECK (eligible IN (0, 1)),
     PRIMARY KEY (evaluation_id, baseline)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX standings_by_rank
@@ -227,7 +233,7 @@ CREATE TRIGGER speedups_stand AFTER INSERT ON speedups BEGIN
     INSERT INTO standings {_STANDING}
         AND speedups.evaluation_id = new.evaluation_id AND speedups.baseline = new.baseline;
 END;
-CREATE TRIGGER standings_improve AFTER INSERT ON standings BEGIN
+CREATE TRIGGER standings_improve AFTER INSERT ON standings WHEN new.eligible BEGIN
     DELETE FROM improvements
     WHERE {_same_entrant("improvements", "new")} AND evaluation_id > new.evaluation_id AND low <= new.low
         AND NOT EXISTS (
@@ -249,7 +255,7 @@ CREATE TRIGGER standings_fall AFTER DELETE ON standings WHEN EXISTS (
     SELECT {_IMPROVED} FROM (
         SELECT standings.*, max(low) OVER (
             ORDER BY evaluation_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS before FROM standings WHERE {_same_entrant("standings", "old")}
+        ) AS before FROM standings WHERE eligible AND {_same_entrant("standings", "old")}
     ) WHERE evaluation_id > old.evaluation_id AND (before IS NULL OR low > before);
 END;
 """
@@ -260,7 +266,7 @@ CREATE VIEW ruling AS
 
 CREATE VIEW ranking AS
     SELECT standings.*, row_number() OVER (
-        PARTITION BY environment_id, baseline, problem_version, backend ORDER BY {RANKING}
+        PARTITION BY environment_id, baseline, problem_version, backend, eligible ORDER BY {RANKING}
     ) AS rank FROM standings;
 
 CREATE VIEW leaderboard AS
@@ -270,14 +276,14 @@ CREATE VIEW leaderboard AS
         evaluations.latency_high_ms AS latency_high_ms, ranking.confirmed AS confirmed, evaluations.stage AS stage,
         candidates.sha256 AS candidate, ranking.backend AS backend, ranking.author AS author,
         ranking.evaluation_id AS evaluation_id, ranking.run_id AS run_id, ranking.created_at AS created_at,
-        problems.variant AS variant, evaluations.inputs AS inputs
+        problems.variant AS variant, evaluations.inputs AS inputs, ranking.eligible AS eligible
     FROM ranking
     JOIN current_problems ON current_problems.version = ranking.problem_version
     JOIN problems ON problems.version = ranking.problem_version
     JOIN evaluations ON evaluations.id = ranking.evaluation_id
     JOIN candidates ON candidates.id = ranking.candidate_id;
 
-CREATE VIEW best_per_problem AS SELECT * FROM leaderboard WHERE rank = 1;
+CREATE VIEW best_per_problem AS SELECT * FROM leaderboard WHERE rank = 1 AND eligible;
 
 -- The best of each entrant on each problem, which is always among its improvements.
 CREATE VIEW best_per_entrant AS
@@ -291,6 +297,17 @@ CREATE VIEW best_per_entrant AS
 """
 
 _DROPPED = ("best_per_problem", "leaderboard", "ruling")
+_MADE_BY_TRIGGERS = ("rulings", "standings", "improvements", "tallies", "refusals")
+
+# Takes everything away that :data:`STANDINGS` makes, so that it can be made in another form.
+UNDO = f"""
+{"".join(f"DROP VIEW {view};" for view in ("best_per_entrant", "best_per_problem", "leaderboard", "ranking", "ruling"))}
+{"".join(f"DROP TRIGGER {name};" for name in re.findall("CREATE TRIGGER ([a-z_]+)", _TRIGGERS))}
+{"".join(f"DROP TABLE {table};" for table in _MADE_BY_TRIGGERS)}
+CREATE VIEW ruling AS SELECT 1;
+CREATE VIEW leaderboard AS SELECT 1;
+CREATE VIEW best_per_problem AS SELECT 1;
+"""
 STANDINGS = f"""
 {_TABLES}
 {"".join(f"DROP VIEW {view};" for view in _DROPPED)}

@@ -23,7 +23,7 @@ AUTHOR_PREFIX: Final = "submitted:"
 
 _STANDING: Final = (
     "SELECT id FROM ruling WHERE candidate = ? AND problem = ? AND environment_id = ? "
-    "AND confirmed AND status = 'PASSED' AND NOT quarantined "
+    "AND confirmed AND status = 'PASSED' AND NOT quarantined AND coalesce(json_extract(verdict_json, '$.eligible'), 1) "
     "AND problem_version IN (SELECT version FROM current_problems)"
 )
 
@@ -41,7 +41,7 @@ class Judging:
         tell: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> None:
-        self._settings = settings
+        self._settings = settings.for_boards()
         self._store = store
         self._open_referee = open_referee
         self._tell = tell

@@ -211,6 +211,11 @@ def refusal_of(case: Case) -> str:
     return f"{case.backend} {rule}" if rule and not case.screen else case.name
 
 
+def is_a_pretence(case: Case) -> bool:
+    """Whether what refuses an attack is what was seen of its own kernels, by the recorded run."""
+    return _refusals().get(case.name) == "ghost-reward-hack"
+
+
 def kind_of(case: Case) -> str:
     """The backend and the family of a candidate."""
     return f"{case.backend} {case.family}"

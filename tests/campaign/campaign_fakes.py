@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kernelwright.agents import Proposal, StepContext, coders, judges
 from kernelwright.datasets import LINT_ENTRY
@@ -93,6 +93,7 @@ def make_evaluation(
     rivals: Mapping[str, float] | None = None,
     variant: TimedVariant | None = None,
     control: bool = False,
+    label: Literal["kernel", "hybrid", "library"] | None = None,
 ) -> Evaluation:
     """An evaluation as the referee would make it."""
     passed = status is Status.PASSED
@@ -127,6 +128,8 @@ def make_evaluation(
             trials=6, variants=2, check_set="c" * 16, max_error=1.0, error_budget=4.0, kernelbench_allclose=True
         ),
         timing=timing if timed else None,
+        own_kernel_label=label,
+        eligible=label != "library",
         environment=ENVIRONMENT.id,
         variant=variant,
         sandbox=sandbox,

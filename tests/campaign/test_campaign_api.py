@@ -125,6 +125,27 @@ def test_optimize_returns_the_module_itself_where_nothing_is_faster(settings):
     assert found is model
 
 
+def test_a_module_of_ones_own_may_be_left_to_libraries_and_a_problem_of_a_suite_not(settings):
+    import torch
+
+    opened, asked = [], []
+
+    class Watching(FakeReferee):
+        def open(self, problem, **more):
+            asked.append(opened[-1].own_kernels_for(problem))
+            return super().open(problem, **more)
+
+    def open_referee(chosen):
+        opened.append(chosen)
+        return Watching({"v0": 0.9, "v1": 0.8})
+
+    with pytest.warns(UserWarning, match="no faster kernel"):
+        optimize(torch.nn.ReLU(), (torch.randn(4),), settings=settings, open_referee=open_referee)
+    with Store.open(settings.store) as store:
+        campaign.Campaign(settings, store, open_referee=open_referee).run([make_problem()])
+    assert asked == ["any", "some"]
+
+
 def test_optimize_refuses_unknown_options(settings):
     with pytest.raises(UsageError, match="roundz"):
         optimize(None, (), settings=settings, roundz=3)  # type: ignore[arg-type]

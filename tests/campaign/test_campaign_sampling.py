@@ -225,6 +225,12 @@ def test_a_spent_budget_pauses_and_a_new_one_goes_on(settings, store):
     assert bench.work(max_device_seconds=1000.0).status == "finished"
 
 
+def test_a_bench_asks_for_some_own_kernels_on_problems_of_ones_own_too(settings, store):
+    own = [PROBLEMS[0].model_copy(update={"suite": "file"})]
+    config = store.run(Bench(settings, store, problems=own).id).config
+    assert config.settings["own_kernels"] == "some"
+
+
 def test_controls_are_judged_as_such_and_once(settings, store):
     given = [Sample(problem=p.id, number=0, candidate=make_candidate(p)) for p in PROBLEMS]
     referee = FakeReferee({})

@@ -37,6 +37,18 @@ def test_the_winners_table_has_all_that_matters(terminal):
     assert "sandbox" not in table
 
 
+def test_the_tables_say_where_libraries_have_a_part_in_a_winner(terminal, monkeypatch):
+    import campaign_fakes
+
+    for label, said in (("kernel", "confirmed "), ("hybrid", "confirmed (hybrid)"), ("library", "confirmed (library)")):
+        monkeypatch.setitem(campaign_fakes.make_evaluation.__kwdefaults__, "label", label)
+        assert said in terminal.optimize(SOFTMAX).stdout
+        assert said in terminal("runs", "show", "last").stdout
+    (best,) = terminal.json("kernels", "best")["kernels"]
+    assert not best["eligible"], "no other one is faster"
+    assert "confirmed, library" in terminal("kernels", "best").stdout
+
+
 def test_progress_goes_to_stderr_as_plain_lines(terminal):
     result = terminal.optimize(SOFTMAX)
     assert "[1/1] kernelwright/level1/softmax" in result.stderr

@@ -123,5 +123,7 @@ def test_a_time_that_says_nothing_is_said_to_say_nothing():
     assert lines.count("too small to time: the reference takes 3 us: overhead decides") == 1
     assert not any(TOO_SMALL_TO_TIME in line for line in lines)
     assert not any("too small" in line for line in verdict_lines(verdict))
+    row = RunResult(problem="p", state="done", denied="1.15x measured [0.99, 1.33]; two processes differed")
+    assert variant_lines([row]) == ["p: no speedup is claimed: 1.15x measured [0.99, 1.33]; two processes differed"]
     row = RunResult(problem="p", state="done", too_small=small.evidence)
     assert variant_lines([row]) == ["p: too small to time: the reference takes 3 us: overhead decides"]

@@ -17,10 +17,10 @@ from kernelwright.evaluator._client import Failure, WorkerFailed
 from kernelwright.evaluator._clock import DoorLibrary
 from kernelwright.evaluator._device_examine import Examiner, Faults
 from kernelwright.evaluator._device_program import JOB, MODULE, job_files
-from kernelwright.evaluator._evidence import Trace, kernel_names
 from kernelwright.evaluator._gpu_ceilings import parse_ceilings
 from kernelwright.evaluator._profile_ncu import parse_raw
 from kernelwright.evaluator._timekeeping import Timekeeper
+from kernelwright.evaluator._trace import Trace, kernel_names
 from kernelwright.evaluator._workers import Workers
 from kernelwright.inline import BuildRequest
 from kernelwright.records import Candidate, Stage, Status, TimingSample

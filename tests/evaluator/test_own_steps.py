@@ -121,7 +121,7 @@ def evidence(*, ghost="needed", torch_steps, reference_steps):
 )
 def test_what_counts_as_a_step_of_its_own(found, hybrid):
     assert (found.label == "hybrid") is hybrid
-    assert bool(found.objection()) is not hybrid
+    assert bool(found.shortfall()) is not hybrid
 
 
 @pytest.mark.parametrize(

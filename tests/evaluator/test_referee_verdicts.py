@@ -344,7 +344,7 @@ def test_a_control_needs_no_kernel_of_its_own(judge_softmax):
     library = (
         "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.softmax(-1)\n"
     )
-    refused(judge_softmax(library), Status.REWARD_HACK, "screen")
+    refused(judge_softmax(library), Status.INELIGIBLE, "screen")
     verdict = judge_softmax(library, control=True).verdict
     assert verdict.control
     assert verdict.passed
@@ -367,7 +367,7 @@ class ModelNew(nn.Module):
     ("source", "status", "there"),
     [
         (RIGHT, Status.PASSED, True),
-        (BY_TORCH, Status.REWARD_HACK, True),
+        (BY_TORCH, Status.INELIGIBLE, True),
         (candidate(kernel=OF_ONE_SHAPE), Status.INCORRECT_NUMERICAL, True),
         (candidate("y[y < 2e-5] *= 3"), Status.INCORRECT_NUMERICAL, True),
         (candidate("y.mul_(1.5)"), Status.INCORRECT_NUMERICAL, False),

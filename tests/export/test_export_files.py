@@ -121,11 +121,20 @@ def test_the_header_tells_what_was_measured():
         stage=Stage.CONFIRMED,
         status=Status.PASSED,
         timing=timing,
+        own_kernel_share=0.02,
+        own_kernel_label="library",
         environment="0123456789abcdef",
     )
     text = export_module(PROBLEM, candidate(), verdict=verdict)
     header = ast.get_docstring(ast.parse(text))
-    for part in (candidate().sha256, "1.500x [1.400, 1.610]", "eager", "0123456789abcdef", "PASSED, stage confirmed"):
+    for part in (
+        candidate().sha256,
+        "1.500x [1.400, 1.610]",
+        "eager",
+        "0123456789abcdef",
+        "PASSED, stage confirmed",
+        "library, 2%",
+    ):
         assert part in header
     assert f"kernels verify {candidate().sha256[:12]}" in header
     assert "OddNameKernel" in header

@@ -268,9 +268,22 @@ def test_the_task_says_what_is_checked_and_timed(world):
 
 def test_a_run_may_allow_more_than_its_problem():
     problem = find_problem("kernelwright/level1/square_matmul")
-    task = Task.of(problem, "triton", allow_precision=("tf32",), strict=True)
-    assert (task.reduced_precision, task.strict) == (("tf32",), True)
+    task = Task.of(problem, "triton", allow_precision=("tf32",), own_kernels="strict")
+    assert (task.reduced_precision, task.own_kernels) == (("tf32",), "strict")
     assert task.heavy_ops == problem.meta.heavy_ops
+
+
+@pytest.mark.parametrize(
+    ("own_kernels", "says"),
+    [("any", "libraries: allowed here"), ("some", ""), ("strict", "(strict: torch may not do them)")],
+)
+def test_the_task_says_what_may_be_left_to_libraries(world, own_kernels, says):
+    made = world()
+    task = made.data("coder-new")["task"].model_copy(update={"own_kernels": own_kernels})
+    user = made.render("coder-new", task=task).user
+    assert says in user
+    assert ("libraries: allowed" in user) is (own_kernels == "any")
+    assert ("(strict:" in user) is (own_kernels == "strict")
 
 
 def test_every_problem_of_the_suite_has_an_exemplar_near_it_that_is_not_its_solution():

@@ -69,6 +69,14 @@ def test_a_run_ends_as_its_scorer_does(settings, store, referee, ask, error, sta
     assert referee.notes[-1] == "closed"
 
 
+def test_rewards_ask_for_some_own_kernels_whatever_problem_they_are_for(settings, store, referee, ask):
+    opened = []
+    with LocalScorer(settings, store, open_referee=lambda chosen: opened.append(chosen) or referee) as scorer:
+        scorer.score([ask()])
+    assert [chosen.own_kernels for chosen in opened] == ["some"]
+    assert store.run(scorer.run_id).config.settings["own_kernels"] == "some"
+
+
 def test_a_kernel_that_was_judged_in_the_run_is_not_judged_again(scorer, ask, referee, store):
     first, second = scorer.score([ask("v2\n"), ask("v2\n", author="another")])
     (third,) = scorer.score([ask("v2\n")])

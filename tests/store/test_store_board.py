@@ -41,6 +41,22 @@ def test_only_what_passed_and_was_timed_as_a_candidate_counts(store, make, lows,
     assert lows() == [1.1]
 
 
+def test_what_is_not_eligible_is_on_no_board_and_may_be_the_best_there_is(store, make):
+    place = (SOFTMAX, make.environment.id, "eager")
+    for source, low, eligible in (("library", 3.0, False), ("own", 1.5, True)):
+        store.record_evaluation(make.evaluation(source, low=low, eligible=eligible))
+    assert [(row.speedup.low, row.eligible) for row in store.best()] == [(3.0, False)]
+    assert [row["low"] for row in store.ranked(*place, "cpp")] == [1.5]
+    assert [row["low"] for row in store.entrants(place[1], "eager")] == [1.5]
+    assert store.speedups_on(*place, "cpp") == [pytest.approx(1.6)]
+    store.record_evaluation(make.evaluation("own", status=Status.INELIGIBLE))
+    assert [row["low"] for row in store.ranked(*place, "cpp")] == [1.5], "that strict refuses it says nothing here"
+    store.record_evaluation(make.evaluation("own", status=Status.INELIGIBLE, eligible=False))
+    assert store.ranked(*place, "cpp") == []
+    store.record_evaluation(make.evaluation("own", low=1.6))
+    assert [row["low"] for row in store.ranked(*place, "cpp")] == [1.6]
+
+
 def test_a_confirmation_replaces_the_search_timing(store, make, lows):
     store.record_evaluation(make.evaluation("a", low=2.0))
     assert lows(confirmed_only=True) == []

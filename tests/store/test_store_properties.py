@@ -117,6 +117,7 @@ claims = st.fixed_dictionaries(
         "failed_stage": st.none() | failed_stages,
         "reason": text,
         "timing": st.none() | timings,
+        "eligible": st.booleans(),
     }
 )
 

@@ -13,23 +13,31 @@ from kernelwright.store import Store
 from kernelwright.store._migrations import STEPS
 from kernelwright.store._standings import DERIVED, REBUILD
 
+HOW = {
+    "confirm": {"confirmed": True},
+    "library": {"eligible": False},
+    "refuse": {"status": Status.REWARD_HACK},
+    "ineligible": {"status": Status.INELIGIBLE, "eligible": False},
+    "strict": {"status": Status.INELIGIBLE},
+    "crash": {"status": Status.RUNTIME_ERROR},
+    "control": {"control": True},
+}
 HAPPENINGS = st.lists(
     st.tuples(
         st.sampled_from("abc"),  # the kernel
-        st.sampled_from(["search", "confirm", "refuse", "crash", "control", "withdraw", "run"]),
+        st.sampled_from(["search", "withdraw", "run", *HOW]),
         st.integers(1, 4),  # how fast
         st.sampled_from(["one", "two"]),  # the author
     ),
     max_size=14,
 )
 
-
 ENTRY = "environment_id, baseline, problem_version, backend, author, recipe, evaluation_id"
 FIRST = """
 SELECT * FROM (
     SELECT *, row_number() OVER (
         PARTITION BY environment_id, baseline, problem_version, backend, author, recipe ORDER BY rank
-    ) AS place FROM ranking
+    ) AS place FROM ranking WHERE eligible
 ) WHERE place = 1"""
 
 
@@ -54,9 +62,7 @@ def happen(store, make, happenings) -> None:
             if recorded:
                 store.quarantine(recorded[speed % len(recorded)], "too good to be true")
             continue
-        how = {"search": {}, "confirm": {"confirmed": True}, "control": {"control": True}}.get(what, {})
-        if what in ("refuse", "crash"):
-            how = {"status": Status.REWARD_HACK if what == "refuse" else Status.RUNTIME_ERROR}
+        how = HOW.get(what, {})
         candidate = make.candidate(kernel, author=author)
         recorded.append(
             store.record_evaluation(make.evaluation(candidate=candidate, low=float(speed), **how), run_id=run)
@@ -76,7 +82,7 @@ def test_what_triggers_keep_is_what_the_evidence_says(tmp_path_factory, make, ha
         assert derived(store) == kept
         for place in store.rankings_of(make.problem().id):
             shown = store.ranked(make.problem().id, place["environment"], place["baseline"], place["backend"])
-            meant = store.query("SELECT evaluation_id, rank FROM leaderboard ORDER BY rank")
+            meant = store.query("SELECT evaluation_id, rank FROM leaderboard WHERE eligible ORDER BY rank")
             assert [(row["evaluation_id"], row["rank"]) for row in shown] == [tuple(row.values()) for row in meant]
         assert texts(store, f"SELECT {ENTRY} FROM best_per_entrant") == texts(store, f"SELECT {ENTRY} FROM ({FIRST})")
 
@@ -114,7 +120,7 @@ def test_recipes_of_a_store_from_before_lose_their_folders(tmp_path, make, monke
 
     path, problem = tmp_path / "store.db", make.problem()
     with monkeypatch.context() as patch:
-        patch.setattr(_connection, "MIGRATIONS", steps_before("m013_recipe_files"))
+        patch.setattr(_connection, "MIGRATIONS", steps_before("m014_recipe_files"))
         with Store.open(path) as store:
             store.record_problem(problem)
             for number, recipe in enumerate(("/home/x/own/mine.toml", "recipes/other.toml", "default")):

@@ -311,6 +311,13 @@ def test_after_a_fault_the_referee_is_opened_anew(run, spool, fake, put):
     assert len(opened) == 2
 
 
+def test_submissions_are_asked_for_some_own_kernels_whatever_problem_they_are_for(run, spool, fake, put):
+    put(spool)
+    opened = []
+    run(open_referee=lambda settings: opened.append(settings.own_kernels) or fake)
+    assert opened == ["some"]
+
+
 def test_a_referee_that_cannot_be_opened_is_no_submissions_fault(run, spool, put):
     made = put(spool)
 
