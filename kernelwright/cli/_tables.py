@@ -231,9 +231,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         if verdict.variant:
             lines.append(f"timed on: {verdict.variant.describe()}")
         lines += [f"vs {name}: {ratio(value)}" for name, value in sorted(verdict.timing.speedup.items())]
-        denied = (
-            {} if verdict.timing is None else {name: verdict.timing.denial(name) for name in verdict.timing.speedup}
-        )
+        denied = {name: verdict.timing.denial(name) for name in sorted(verdict.timing.speedup)}
         lines += [f"no speedup over {name} is claimed: {why}" for name, why in denied.items() if why]
         if verdict.too_small:
             lines.append(f"too small to time: {verdict.too_small}")
