@@ -154,6 +154,9 @@ class InstantSession:
         """What the lint asks."""
         return {"findings": []}
 
+    def prepare_ahead(self, backend: str) -> None:
+        """Nothing is needed."""
+
     def builds_ahead(self, backend: str) -> bool:
         """Nothing is built."""
         return False

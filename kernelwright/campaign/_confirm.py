@@ -34,6 +34,8 @@ def choose_winner(
     than the runner-up in the same processes. In the last case a runner-up that is faster than the baseline as well is
     what is published, else the better of both.
 
+    What the search found to be slower than the baseline for sure is not confirmed: the search's figure stands.
+
     Kernels are timed beside those of their own language alone. One that was never timed is no runner-up.
 
     Args:
@@ -48,12 +50,14 @@ def choose_winner(
     """
     if not ranked:
         return Confirmation("", None, _why_nothing_passed(attempts))
-    if ranked[0].verdict.timing is None:
+    if ranked[0].verdict.timing is None or not _may_win(ranked[0], baseline):
         return Confirmation(ranked[0].evaluation_id, load(ranked[0].evaluation_id), "")
     ranked = [attempt for attempt in ranked if attempt.verdict.timing is not None]
     confirmed: list[tuple[float, str, Evaluation]] = []
     refusals: list[str] = []
     for place, attempt in enumerate(ranked[:CONFIRMATIONS]):
+        if place and not _may_win(attempt, baseline):
+            break
         beside = _beside(attempt, ranked[1:CONFIRMATIONS]) if place == 0 else ()
         try:
             evaluation_id, evaluation = confirm(attempt.candidate, beside)
@@ -75,6 +79,12 @@ def choose_winner(
     beaten = len(confirmed) > 1 and _beaten(confirmed[0][2]) and confirmed[1][0] > 1.0
     _, evaluation_id, evaluation = confirmed[1] if beaten else max(confirmed, key=lambda entry: entry[0])
     return Confirmation(evaluation_id, evaluation, "")
+
+
+def _may_win(attempt: Attempt, baseline: str) -> bool:
+    """Whether the search leaves open that a kernel is faster than the baseline."""
+    speedup = attempt.verdict.speedup(baseline)
+    return speedup is None or speedup.high > 1.0
 
 
 def _beside(attempt: Attempt, others: Sequence[Attempt]) -> tuple[Candidate, ...]:

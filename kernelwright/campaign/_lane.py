@@ -101,13 +101,9 @@ class LaneSession:
         self._use = use
         self.close = close
 
-    def open(self) -> None:
-        """Open it now.
-
-        Raises:
-            InvalidReferenceError: the problem cannot be judged.
-        """
-        self._use(lambda session: None)
+    def prepare_ahead(self, backend: Backend) -> None:
+        """Open it now, and begin what the first judgement of a backend's candidates needs."""
+        self._use(lambda session: session.prepare_ahead(backend))
 
     def judge(
         self,

@@ -32,6 +32,10 @@ class Session(Protocol):
         """
         ...
 
+    def prepare_ahead(self, backend: Backend) -> None:
+        """Begin what the first judgement of a backend's candidates needs; returns at once."""
+        ...
+
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Run a trusted tool on the problem in a sandboxed worker."""
         ...

@@ -144,6 +144,19 @@ class Clockwork:
         finally:
             side.end()
 
+    def compile_ahead(self, name: str, check_set: CheckSet) -> None:
+        """Have the live twin of a compile baseline make its first call, so that it is ready when turns begin.
+
+        Where that fails it is ended, and fails again when it is wanted, where the reason is noted.
+        """
+        side = self._workers.live_twin(name, check_set)
+        try:
+            self._first_calls(side, self._pool(check_set, 0, _WARM_CALLS))
+        except WorkerFailed:
+            self._workers.drop(name)
+        else:
+            self._release([side])
+
     # ------------------------------------------------------------------------------------------ turns
 
     @contextlib.contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic
@@ -116,6 +117,8 @@ class ProblemSession:
         self._races: RaceStage | None = None
         self._smaller: ProblemSession | None = None  # in small sizes, for kernels of a device that is not here
         self._smaller_wanted = True  # until it is known whether there is such a session
+        self._making = threading.RLock()  # held while benches are made
+        self._begun: Future[None] | None = None  # what the first judgement needs
         self._beside = ThreadPoolExecutor(1, "beside")  # compiles what is looked at later, while others check
 
     def __enter__(self) -> ProblemSession:
@@ -130,6 +133,8 @@ class ProblemSession:
         """End the twins, give the memory back."""
         if self._smaller is not None:
             self._smaller.close()
+        if self._begun is not None and not self._begun.cancel():
+            wait([self._begun])
         self._beside.shutdown(cancel_futures=True)
         self._ahead.close()
         self.restart_twins()
@@ -169,6 +174,25 @@ class ProblemSession:
                 )
         return self._smaller
 
+    def prepare_ahead(self, backend: Backend) -> None:
+        """Begin what the first judgement of a backend's candidates needs, and return at once.
+
+        That is the check set, and the first call of each torch.compile baseline, which compiles it. What goes wrong
+        comes to light when it is needed.
+        """
+        if self._begun is None and self._smaller_wanted:
+            self._begun = self._beside.submit(self._prepare_for_timing, backend)
+
+    def _prepare_for_timing(self, backend: Backend) -> None:
+        device = self._device_for(backend)
+        if backend != "cpp" or device is not None:
+            return
+        check_set = self._make(_class_of(backend, device))
+        with self._referee.lane():
+            for name in self._baselines:
+                if name.startswith("compile"):
+                    self._bench(device).clockwork.compile_ahead(name, check_set)
+
     def prepare(self, device_class: DeviceClass = "cpu") -> truth.CheckSet:
         """The check set, made on first use by an oracle that is gone afterwards.
 
@@ -176,6 +200,23 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             UsageError: the problem has no such variant for this class of devices.
         """
+        self._settle()
+        return self._make(device_class)
+
+    def _settle(self) -> None:
+        """Wait for what was begun ahead, and raise what it raised."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
+
+    @contextlib.contextmanager
+    def _lane(self) -> Iterator[None]:
+        """The referee's lane, once nothing that was begun ahead needs it any more."""
+        self._settle()
+        with self._referee.lane():
+            yield
+
+    def _make(self, device_class: DeviceClass) -> truth.CheckSet:
         if device_class not in self._check_sets:
             if self.problem.variant >= len(self.problem.meta.variants_for(device_class)):
                 raise no_variant(self.problem, device_class)
@@ -220,7 +261,7 @@ class ProblemSession:
         progress = self._progress(candidate)
         names = {admission.generator.describe(): admission.generator.id for admission in trials.admissions}
         bench = self._bench(progress.device)
-        with self._referee.lane(), pinned(self._referee.own_cpu):
+        with self._lane(), pinned(self._referee.own_cpu):
             try:
                 self._screen(candidate, progress, control=False, refuse=True)
                 side = self._start(candidate, trials.checks, "build", progress)
@@ -278,7 +319,7 @@ class ProblemSession:
             with progress.timed("screen"):
                 self._screen(candidate, progress, control=control, refuse=screen)
             self._build_beforehand(candidate, progress)
-            with self._referee.lane(), pinned(self._referee.own_cpu):
+            with self._lane(), pinned(self._referee.own_cpu):
                 self._run(
                     candidate,
                     progress,
@@ -345,7 +386,7 @@ class ProblemSession:
         progress = Progress(candidate.backend, judged.device, candidate.source)
         progress.screening = False
         try:
-            with self._referee.lane(), pinned(self._referee.own_cpu):
+            with self._lane(), pinned(self._referee.own_cpu):
                 check_set, checks = self.prepare_for(candidate.backend), self._bench(judged.device).checks
                 side = self._start(candidate, check_set, "build", progress)
                 try:
@@ -380,13 +421,13 @@ class ProblemSession:
         """
         for backend in {candidate.backend for candidate in candidates}:
             self.prepare_for(backend)
-        with self._referee.lane(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), "build") as threads:
+        with self._lane(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), "build") as threads:
             return tuple(threads.map(lambda candidate: self._built(candidate, contextlib.nullcontext), candidates))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Nobody times anything meanwhile, and this thread is on the referee's own core."""
-        with self._referee.lane(), pinned(self._referee.own_cpu):
+        with self._lane(), pinned(self._referee.own_cpu):
             yield
 
     def _built(self, candidate: Candidate, lane: Callable[[], AbstractContextManager[None]]) -> BuiltCode:
@@ -635,23 +676,26 @@ class ProblemSession:
 
     def _bench(self, device: Device | None) -> _Bench:
         """Workers and clock for a device; made on first use."""
-        if device not in self._benches:
-            workers = Workers(self._referee, self.problem, self._on_stage, device)
-            clockwork = Clockwork(self._referee, workers, self.problem, device)
-            timekeeper = Timekeeper(
-                self._referee.settings,
-                self.problem,
-                workers,
-                clockwork,
-                self._baselines,
-                sampler=self._referee.share_sampler,
-                start=self._start,
-                start_rival=self._start_rival,
-                refuse=lambda *failure: refuse(self.problem.id, *failure),
-            )
-            checks = CheckStage(self._referee, self.problem, clockwork)
-            self._benches[device] = _Bench(workers, clockwork, timekeeper, checks)
-        return self._benches[device]
+        with self._making:
+            return self._benches.get(device) or self._make_bench(device)
+
+    def _make_bench(self, device: Device | None) -> _Bench:
+        workers = Workers(self._referee, self.problem, self._on_stage, device)
+        clockwork = Clockwork(self._referee, workers, self.problem, device)
+        timekeeper = Timekeeper(
+            self._referee.settings,
+            self.problem,
+            workers,
+            clockwork,
+            self._baselines,
+            sampler=self._referee.share_sampler,
+            start=self._start,
+            start_rival=self._start_rival,
+            refuse=lambda *failure: refuse(self.problem.id, *failure),
+        )
+        checks = CheckStage(self._referee, self.problem, clockwork)
+        made = self._benches[device] = _Bench(workers, clockwork, timekeeper, checks)
+        return made
 
     def _load(
         self, side: Side, candidate: Candidate, check_set: truth.CheckSet, *, ghost: bool = False, compiled: bytes = b""

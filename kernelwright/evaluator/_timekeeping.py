@@ -251,8 +251,8 @@ class Timekeeper:
                 decide = (name for name in values if name != CONTROL and is_foreign(name) == raced)
                 whole = [values[name] for name in decide if len(values[name]) == process]
                 target = self._settings.target_half_width / (2 if raced else 1)
-                most = self._settings.confirm_max_pairs
-                needed = [statistics.stein_confirmation(found, target, most) for found in whole]
+                most, bound = self._settings.confirm_max_pairs, self._settings.noise_bound
+                needed = [statistics.stein_confirmation(found, target, most, bound) for found in whole]
                 wanted = max(needed, default=process)
         return values
 

@@ -36,8 +36,8 @@ _READ_SHARE = 1 / 16  # secret probability with which a call's output is read
 _LEAST_READS = 2
 _MOST_CALLS = 1024
 _LEAST_CALLS = 4
-_MANY_CALLS = 100
-_LONG_WINDOW_MS = 20.0
+_MANY_CALLS = 32
+_LONG_WINDOW_MS = 10.0
 _SLOTS_PER_CALL = 4
 _STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
 _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
 
 
 def plan(fastest_ms: float, slowest_ms: float, window_ms: float, slot_bytes: int, pool_bytes: int) -> Plan:
-    """At least ``window_ms`` for the fastest side, 100 calls where the slowest allows, the pool within its bytes."""
+    """At least ``window_ms`` for the fastest side, 32 calls where the slowest allows, the pool within its bytes."""
     calls = max(
         math.ceil(window_ms / max(fastest_ms, 1e-6)),
         min(_MANY_CALLS, math.ceil(_LONG_WINDOW_MS / max(slowest_ms, 1e-6))),

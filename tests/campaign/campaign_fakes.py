@@ -275,6 +275,9 @@ class FakeSession:
             for candidate in candidates
         )
 
+    def prepare_ahead(self, backend: str) -> None:
+        pass
+
     def builds_ahead(self, backend: str) -> bool:
         return False
 

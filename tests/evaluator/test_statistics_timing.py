@@ -253,16 +253,17 @@ def test_stein_asks_for_as_many_as_the_first_stage_calls_for():
     assert statistics.stein_confirmation([0.1] * 4) == 4
     assert statistics.stein_confirmation([0.0, 1.0, -1.0, 2.0]) == 20
     assert statistics.stein_confirmation([0.0, 1.0, -1.0, 2.0], most=8) == 8
-    first = [0.0, 0.02, -0.02, 0.01]  # s0 = 0.017
+    first = [0.01, 0.03, -0.01, 0.02]  # s0 = 0.017
     assert statistics.stein_confirmation(first) == math.ceil((3.1824 * np.std(first, ddof=1) / 0.02) ** 2)
     with pytest.raises(ValueError, match="4 process pairs"):
         statistics.stein_confirmation([0.1] * 5)
 
 
-def test_a_large_effect_needs_no_more_pairs_than_a_twentieth_of_it_asks_for():
-    small, large = ([effect + d for d in (-0.03, 0.01, 0.03, -0.01)] for effect in (0.1, 1.0))
-    assert statistics.stein_confirmation(small) > 15
-    assert statistics.stein_confirmation(large) == 4
+def test_what_is_decided_needs_fewer_pairs():
+    equal, faster, slower = ([effect + d for d in (-0.02, 0.01, 0.02, -0.01)] for effect in (0.014, 0.3, -0.9))
+    assert statistics.stein_confirmation(equal) > 8
+    assert statistics.stein_confirmation(faster) == statistics.stein_confirmation(slower) == 4
+    assert statistics.stein_confirmation(faster, noise_bound=math.expm1(0.29)) > 8
 
 
 def test_the_interval_takes_the_first_deviation_or_that_of_all():
