@@ -31,7 +31,7 @@ static inline T min_propagate_nan(T a, T b) { return (a < b || a != a) ? a : b; 
 template <typename To, typename From>
 static inline To convert(From value) { return static_cast<To>(value); }
 """
-_MATH = {"exp": "kw_exp", "log": "kw_log", "tanh": "kw_tanh", "erf": "kw_erf", "log1p": "kw_log1p", "expm1": "kw_expm1"}
+_MATH = {name: f"kw_{name}" for name in ("exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "pow")}
 _FOREIGN = re.compile(r"\b(at|c10|torch)::|IndexValue|[wW]elford|make_unique|cascade|randn?_cpu|\batomic_add")
 _SHIMS = '''
 class extern_kernels:
