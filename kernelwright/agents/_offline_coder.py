@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,8 @@ class OfflineCoder:
         context = context.in_language(context.backend)
         plan = blueprint(context)
         tried = context.tried
-        for wish in _assigned(context, plan) if context.assignment.seed else _wishes(context, plan):
+        wishes = _assigned(context, plan) if context.assignment.seed else _wishes(context, plan)
+        for wish in itertools.chain(_second(context), wishes):
             generated = _write(context, plan, wish)
             if generated is None:
                 continue
@@ -81,6 +83,13 @@ class OfflineCoder:
             if candidate.sha256 not in tried:
                 return Proposal(candidate, wish.why, _action(wish, generated))
         return Proposal(None, "every schedule that was thought of has been tried")
+
+
+def _second(context: StepContext) -> Iterator[Wish]:
+    """TorchInductor's kernel, once one kernel was judged: no search should end behind the compiler for not asking."""
+    alone = len(context.attempts) == 1 and context.attempts[0].action.get("origin") != "seed"
+    if alone and context.backend == "cpp":
+        yield Wish("seed", None, {}, context.attempts[0], "TorchInductor's own kernel as a seed")
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
