@@ -17,7 +17,7 @@ HALVES = ("float16", "bfloat16")  # stored in two bytes, computed in float32
 C_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
 C_TYPES |= dict.fromkeys(HALVES, "float")
 # Memory types: GCC 12 vectorises loads of bytes, but not of bool.
-STORED_TYPES = {**C_TYPES, "bool": "uint8_t", "float16": "_Float16", "bfloat16": "BFloat16"}
+STORED_TYPES = {**C_TYPES, "bool": "uint8_t", "float16": "Float16", "bfloat16": "BFloat16"}
 
 # name -> C++ expression over {0}, {1}, ...; {f} is the literal suffix of the compute type.
 POINTWISE: dict[str, str] = {

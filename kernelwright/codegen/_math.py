@@ -280,27 +280,44 @@ static inline float kw_min(float a, float b) { return (a < b || a != a) ? a : b;
 static inline float kw_floor_mod(float a, float b) { return a - std::floor(a / b) * b; }
 """,
 }
+_HALF = """
+struct {name} {{
+    uint16_t bits;
+    {name}() = default;
+    {name}(float x) : bits({short}_bits(x)) {{}}
+    {name}& operator=(float x) {{ bits = {short}_bits(x); return *this; }}  // no copy, which g++ would not vectorise
+    operator float() const {{ return {short}_float(bits); }}
+    static float rounded(float x) {{ return {short}_float({short}_bits(x)); }}
+}};
+"""
 _PARTS["BFloat16"] = """
 // The upper half of a float; rounded to nearest, ties to even.
-struct BFloat16 {
-    uint16_t bits;
-    BFloat16() = default;
-    BFloat16(float x) {
-        uint32_t i;
-        __builtin_memcpy(&i, &x, 4);
-        bits = x != x ? 0x7FC0 : (i + 0x7FFF + ((i >> 16) & 1)) >> 16;
-    }
-    operator float() const {
-        const uint32_t i = (uint32_t)bits << 16;
-        float x;
-        __builtin_memcpy(&x, &i, 4);
-        return x;
-    }
-};
-"""
+static inline uint16_t kw_bfloat_bits(float x) {
+    const uint32_t i = kw_bits(x);
+    return x != x ? 0x7FC0 : (i + 0x7FFF + ((i >> 16) & 1)) >> 16;
+}
+static inline float kw_bfloat_float(uint16_t bits) { return kw_float((int32_t)((uint32_t)bits << 16)); }
+""" + _HALF.format(name="BFloat16", short="kw_bfloat")
+_PARTS["Float16"] = """
+// IEEE's half, rounded to nearest, ties to even. GCC 12 vectorises integers, and no _Float16.
+static inline uint16_t kw_half_bits(float x) {
+    const int32_t i = kw_bits(x), sign = i & INT32_MIN, size = i ^ sign;
+    const int32_t normal = (size - 0x37FFF001 + ((size >> 13) & 1)) >> 13;
+    const int32_t subnormal = kw_bits(kw_float(size) + 0.5f) - 0x3F000000;
+    const int32_t beyond = size > 0x7F800000 ? 0x7E00 : 0x7C00;
+    const int32_t within = size < 0x38800000 ? subnormal : normal;
+    return (size < 0x47800000 ? within : beyond) | ((uint32_t)sign >> 16);
+}
+static inline float kw_half_float(uint16_t bits) {
+    const int32_t size = (bits & 0x7FFF) << 13, sign = (bits & 0x8000) << 16;
+    const float subnormal = kw_float(size + 0x38800000) - 6.10351563e-5f;
+    const float normal = kw_float(size + (size < 0x0F800000 ? 0x38000000 : 0x70000000));
+    return kw_float(kw_bits(kw_select(size < 0x00800000, subnormal, normal)) | sign);
+}
+""" + _HALF.format(name="Float16", short="kw_half")
 _ORDER = list(_PARTS)
 _BESIDE = {"kw_float": "kw_bits", "kw_signed": "kw_abs"}  # functions that stand in another one's part
-_NAME = re.compile(r"\bkw_\w+|\bBFloat16\b")
+_NAME = re.compile(r"\bkw_\w+|\bB?Float16\b")
 
 
 def math_library(code: str) -> str:

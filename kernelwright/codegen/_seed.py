@@ -73,7 +73,7 @@ def inductor_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated | None:
             kernels.append(kernel)
         methods.append(_method(graph, variant, number))
         shapes = tuple(tuple(i["shape"]) for i in variant["inputs"] if i["kind"] == "input")
-        keys.append(f"{shapes!r}: self._variant{number}")
+        keys.append(f"{shapes!r}: '_variant{number}'")
     if not kernels:
         return None
     found = cost(graph)
@@ -169,12 +169,13 @@ def _file(graph: Graph, source: str, methods: list[str], keys: list[str]) -> str
         "",
         _SHIMS,
         "",
+        f"VARIANTS = {{{', '.join(keys)}}}",
+        "",
         "",
         *([made.helpers, "", ""] if made.helpers else []),
         *class_head(made),
         f"    def forward(self, {signature(graph)}):",
-        f"        variants = {{{', '.join(keys)}}}",
-        f"        return variants[{key}]({arguments})",
+        f"        return getattr(self, VARIANTS[{key}])({arguments})",
         "",
         "\n\n".join(methods),
     ]
