@@ -14,6 +14,7 @@ import torch
 from kernelwright.codegen._math import math_library
 from kernelwright.inline import cpp
 
+
 def sigmoid(x):
     return np.where(x < 0, np.exp(-np.abs(x)), 1.0) / (1.0 + np.exp(-np.abs(x)))
 
@@ -147,5 +148,8 @@ def test_special_values(library):
 def test_library_holds_what_is_called_and_no_more():
     text = math_library("y = kw_mish(x);")
     assert set(re.findall(r"static inline float (kw_\w+)", text)) == {
-        "kw_mish", "kw_exp", "kw_expm1_part", "kw_float",
+        "kw_mish",
+        "kw_exp",
+        "kw_expm1_part",
+        "kw_float",
     }
