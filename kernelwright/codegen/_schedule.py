@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._nest import SHORT_ROW, has_long_rows, has_uneven_rows, is_element
 from kernelwright.codegen._plan import OWN_KINDS, Plan, make_plan
 from kernelwright.records import KnobValue
@@ -32,16 +33,25 @@ CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB", "STRIPE")
 
 
 def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
-    """Every choice with its values, the default first: half as wide vectors where all rows that are reduced are short.
+    """Every choice with its values, the default first."""
+    plan = make_plan(graph, complete({}))
+    found = dict(CHOICES)
+    if _all_rows_are_short(plan):
+        found["VECTOR_BITS"] = (256, 512)
+    if any(step.kind == "own_matmul" and step.values[0].dtype in HALVES for step in plan.steps):
+        found["gemm"] = ("library", "own")  # it has instructions that multiply halves; ours widens them first
+    return found
+
+
+def _all_rows_are_short(plan: Plan) -> bool:
+    """True where every kernel reduces short rows.
 
     Adding up the lanes of a vector takes longer than the few vectors of such a row: a sum over 31 numbers takes 1.6
     times as long in 512 bits as in 256.
     """
-    nests = [step.nest for step in make_plan(graph, complete({})).steps if step.kind in OWN_KINDS]
+    nests = [step.nest for step in plan.steps if step.kind in OWN_KINDS]
     rows = [nest for nest in nests if nest is not None and nest.mode == "row"]
-    if rows and len(rows) == len(nests) and all(nest.inner[-1].extent.timed < SHORT_ROW for nest in rows):
-        return {**CHOICES, "VECTOR_BITS": (256, 512)}
-    return CHOICES
+    return bool(rows) and len(rows) == len(nests) and all(n.inner[-1].extent.timed < SHORT_ROW for n in rows)
 
 
 def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:

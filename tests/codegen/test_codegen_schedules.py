@@ -28,7 +28,8 @@ def space():
     return {
         "fusion": ["none", "rows"], "gemm": ["library"], "conv": ["library"], "tile": ["12x2", "6x3"],
         "scratch": ["recompute"],
-        "tails": ["scalar"], "in_place": [False], "prefetch": [False], "reciprocal_math": [True], "VECTOR_BITS": [256], "UNROLL": [True],
+        "tails": ["scalar"],
+        "in_place": [False], "prefetch": [False], "reciprocal_math": [True], "VECTOR_BITS": [256], "UNROLL": [True],
         "BLOCK": [64], "GROUP_KB": [64], "STRIPE": [32, 0],
     }  # fmt: skip
 
