@@ -273,6 +273,15 @@ def test_products_with_vectors(build):
     built.check(draws=8)
 
 
+def test_rows_of_a_linear_layer_are_one_batch_in_whatever_order(build):
+    init = "self.w = nn.Parameter(torch.randn(48, 24))\nself.b = nn.Parameter(torch.randn(48))"
+    forward = "h = F.linear(x.transpose(0, 1), self.w, self.b)\nreturn F.relu(h), h.reshape(37, 20, 12).sum(1)"
+    built = build(forward, "torch.randn(5, 37, 24)", init=init)
+    assert "own_matmul" in [r["kind"] for r in built.generated.report]
+    assert "batch" not in built.generated.source
+    built.check()
+
+
 def test_products_of_matrices_that_are_no_strided_ones(build):
     built = build(
         "# x y\nimages = x.reshape(2, 5, 4, 6)\n"
