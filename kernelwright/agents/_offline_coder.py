@@ -75,7 +75,7 @@ class OfflineCoder:
         plan = blueprint(context)
         tried = context.tried
         wishes = _assigned(context, plan) if context.assignment.seed else _wishes(context, plan)
-        for wish in itertools.chain(_second(context), wishes):
+        for wish in itertools.chain(_compilers(context, plan), wishes):
             generated = _write(context, plan, wish)
             if generated is None:
                 continue
@@ -85,11 +85,15 @@ class OfflineCoder:
         return Proposal(None, "every schedule that was thought of has been tried")
 
 
-def _second(context: StepContext) -> Iterator[Wish]:
-    """TorchInductor's kernel, once one kernel was judged: no search should end behind the compiler for not asking."""
-    alone = len(context.attempts) == 1 and context.attempts[0].action.get("origin") != "seed"
-    if alone and context.backend == "cpp":
-        yield Wish("seed", None, {}, context.attempts[0], "TorchInductor's own kernel as a seed")
+def _compilers(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
+    """TorchInductor's kernel, once one kernel was judged: no search should end behind the compiler for not asking.
+
+    Where the generator has none for all shapes, it is the first.
+    """
+    if context.backend != "cpp" or any(attempt.action.get("origin") == "seed" for attempt in context.attempts):
+        return
+    if len(context.attempts) == 1 or not plan.whole:
+        yield Wish("seed", None, {}, base_attempt(context), "TorchInductor's own kernel as a seed")
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:

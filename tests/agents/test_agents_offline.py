@@ -239,6 +239,22 @@ def test_where_compile_is_faster_its_code_is_the_next_seed(toy):
     assert loop.round().action["base"] == loop.context.attempts[0].candidate.sha256, "knobs need a schedule"
 
 
+def test_shape_variants_with_graphs_of_their_own_have_the_compilers_kernel_alone(toy, monkeypatch):
+    toy.seed = "seed"
+
+    def from_json(reply):
+        if len(reply["variants"]) > 1:
+            raise codegen.CodegenError("the variants of this problem have different graphs")
+        return reply
+
+    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=from_json))
+    loop = Loop(steady, lambda entry, payload: payload)
+    meta = PROBLEM.meta.model_copy(update={"variants": {"cpu": ({"STEPS": 4}, {"STEPS": 9})}})
+    loop.context = dataclasses.replace(loop.context, problem=PROBLEM.model_copy(update={"meta": meta}))
+    assert loop.round().action["origin"] == "seed"
+    assert loop.round() is None, "the generator writes kernels for all shapes or for none"
+
+
 def test_where_no_clock_can_tell_inductors_triton_is_judged_once(toy):
     toy.seed = "seed"
     asked = []
