@@ -43,6 +43,8 @@ class OfflineCoder:
         if pending.candidate is None or context.assignment.seed:  # a search draws when it knows the verdict
             return ()
         context = context.in_language(context.backend)
+        if context.backend == "cpp" and not context.attempts:  # TorchInductor's kernel comes next
+            return ()
         plan = blueprint(context)
         base = base_attempt(context)
         before = _schedule_of(base, plan)
