@@ -26,31 +26,44 @@ class Blueprint(NamedTuple):
     default: Schedule
     bytes_least: float  # every input read once and every output written once
     flops: float
+    whole: bool = True  # whether the graph stands for all shape variants; else the generator writes no kernel
 
 
 def blueprint(context: StepContext) -> Blueprint:
     """Capture the problem in the sandbox and read off its schedule space.
+
+    Where its shape variants have different graphs (a loop over time steps), that of the first one stands for the names
+    and weights of all, which is what TorchInductor's kernels need.
 
     Raises:
         CoderError: the reference cannot be captured.
     """
     from kernelwright import codegen
 
-    reply = _ask(context, codegen.CAPTURE_ENTRY, "captured")
+    whole = True
     try:
-        graph = codegen.Graph.from_json(reply)
+        try:
+            graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured"))
+        except codegen.CodegenError:
+            if context.backend != "cpp" or len(_variants(context)) == 1:
+                raise
+            whole = False
+            graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured", most=1))
         cost = codegen.cost(graph)
-        space = codegen.schedule_space(graph, backend=context.backend)
-        default = codegen.default_schedule(graph, backend=context.backend)
+        space = codegen.schedule_space(graph, backend=context.backend) if whole else {}
+        default = codegen.default_schedule(graph, backend=context.backend) if whole else {}
     except codegen.CodegenError as error:
         raise CoderError(error.message, hint=error.hint, problem=context.problem.id) from error
-    return Blueprint(context.backend, graph, space, default, float(cost["bytes_least"]), float(cost["flops"]))
+    least, flops = float(cost["bytes_least"]), float(cost["flops"])
+    return Blueprint(context.backend, graph, space, default, least, flops, whole)
 
 
 def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | None:
     """The kernel of a schedule; None where the generator has none for it."""
     from kernelwright import codegen
 
+    if not plan.whole:
+        return None
     try:
         return codegen.generate(plan.graph, schedule, backend=plan.backend)
     except codegen.CodegenError:
@@ -72,10 +85,14 @@ def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
         return None
 
 
-def _ask(context: StepContext, entry: str, what: str) -> dict[str, Any]:
+def _variants(context: StepContext) -> list[Mapping[str, Any]]:
+    return [variant for name in CLASSES[context.backend] for variant in context.problem.meta.variants_for(name)]
+
+
+def _ask(context: StepContext, entry: str, what: str, *, most: int | None = None) -> dict[str, Any]:
+    """The reply of a tool for the problem's shape variants, or the first ``most`` of them."""
     problem = context.problem
-    classes = CLASSES[context.backend]
-    variants = [variant for name in classes for variant in problem.meta.variants_for(name)]
+    variants = _variants(context)[:most]
     payload = {"source": problem.source, "variant": variants[0], "variants": variants, "mode": problem.meta.mode}
     try:
         return context.bench.call(entry, payload)

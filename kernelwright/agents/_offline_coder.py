@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ class OfflineCoder:
         if pending.candidate is None or context.assignment.seed:  # a search draws when it knows the verdict
             return ()
         context = context.in_language(context.backend)
+        if context.backend == "cpp" and not context.attempts:  # TorchInductor's kernel comes next
+            return ()
         plan = blueprint(context)
         base = base_attempt(context)
         before = _schedule_of(base, plan)
@@ -73,7 +76,8 @@ class OfflineCoder:
         context = context.in_language(context.backend)
         plan = blueprint(context)
         tried = context.tried
-        for wish in _assigned(context, plan) if context.assignment.seed else _wishes(context, plan):
+        wishes = _assigned(context, plan) if context.assignment.seed else _wishes(context, plan)
+        for wish in itertools.chain(_compilers(context, plan), wishes):
             generated = _write(context, plan, wish)
             if generated is None:
                 continue
@@ -81,6 +85,17 @@ class OfflineCoder:
             if candidate.sha256 not in tried:
                 return Proposal(candidate, wish.why, _action(wish, generated))
         return Proposal(None, "every schedule that was thought of has been tried")
+
+
+def _compilers(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
+    """TorchInductor's kernel, once one kernel was judged: no search should end behind the compiler for not asking.
+
+    Where the generator has none for all shapes, it is the first.
+    """
+    if context.backend != "cpp" or any(attempt.action.get("origin") == "seed" for attempt in context.attempts):
+        return
+    if len(context.attempts) == 1 or not plan.whole:
+        yield Wish("seed", None, {}, base_attempt(context), "TorchInductor's own kernel as a seed")
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:

@@ -236,8 +236,9 @@ class ExpressionWriter:
         if value.op == "cast":
             source = expr.args[0]
             text = atom(self._text(source))
-            rounded = f"({STORED_TYPES[value.dtype]})" if value.dtype in HALVES else ""
-            return f"{text} != 0" if value.dtype == "bool" else f"({C_TYPES[value.dtype]}){rounded}{text}"
+            if value.dtype in HALVES and any(expr in other.operands for other in self.nest.order):
+                return f"{STORED_TYPES[value.dtype]}::rounded({text})"  # a store alone rounds by itself
+            return f"{text} != 0" if value.dtype == "bool" else f"({C_TYPES[value.dtype]}){text}"
         template = POINTWISE[value.op]
         if compute == "float64":
             template = _DOUBLE.get(value.op, re.sub(r"(\d)f\b", r"\1", template).replace("kw_", "std::"))

@@ -30,7 +30,8 @@ from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
 
 _HEADERS = ("algorithm", "cmath", "cstdint", "omp.h", "type_traits", "vector")
-_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+# Split at its end, a loop with masks would be one with a scalar rest again.
+_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-fno-split-loops")
 _RECIPROCAL_FLAGS = ("-freciprocal-math", "-fno-signed-zeros")
 
 
@@ -143,6 +144,8 @@ class _Emitter:
         texts = {"BLOCK": "BLOCK", "STRIPE": "STRIPE", "GROUP_KB": "GROUP_KB * 256"}
         macros = {"GROUP_KB": "GROUP_FLOATS"}
         defines = [f'"{macros.get(n, n)}": {texts[n]}' for n in self._constants() if n in texts]
+        if any("VECTOR_LANES" in f.text for f in self.functions):
+            defines.append('"VECTOR_LANES": VECTOR_BITS // 32')
         return "\n".join(
             [
                 f"FLAGS = ({listed}) + (('-funroll-loops',) if UNROLL else ())",

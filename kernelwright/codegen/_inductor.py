@@ -2,7 +2,7 @@
 
 Worker side only: it runs the problem's code. It reaches into TorchInductor's private API, which is why torch is pinned;
 every failure is an answer with a reason. Nothing is compiled here: the scheduler's C++ and the wrapper's calls are read
-off (scalar loops, which our own compiler flags vectorise), one set per declared shape variant.
+off, one set per declared shape variant, in the vectors that torch itself would use on this processor.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from kernelwright.codegen._capture import CaptureFault, declared_variants, export_reference
 from kernelwright.datasets._runtime import ReferenceFault
 
+_VECTOR_BITS = {"AVX512": 512, "AVX2": 256}
 _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((\[.*?\]), r'''\n(.*?)'''\)", re.DOTALL | re.MULTILINE)
 _CALL = re.compile(r"^    def call\(self, args\):\n(.*?)^        return (\(.*?\))$", re.DOTALL | re.MULTILINE)
 
@@ -28,15 +29,21 @@ def inductor_entry(payload: dict[str, Any]) -> dict[str, Any]:
         payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants`` and ``mode``.
 
     Returns:
-        ``ok`` and ``variants``: for each the ``kernels`` (name to C++), ``body`` (the wrapper's lines), ``result`` and
-        ``inputs`` (wrapper name, kind, target, shape); or ``ok`` false with a ``reason``.
+        ``ok``, ``vector_bits`` (0 for scalar loops) and ``variants``: for each the ``kernels`` (name to C++), ``body``
+        (the wrapper's lines), ``result`` and ``inputs`` (wrapper name, kind, target, shape); or ``ok`` false with a
+        ``reason``.
     """
     try:
         source, first = payload["source"], dict(payload.get("variant") or {})
         wanted = [first, *(v for v in payload.get("variants") or declared_variants(source) if v != first)]
-        return {"ok": True, "variants": [_lowered(source, v, payload.get("mode", "eval")) for v in wanted]}
+        lowered = [_lowered(source, variant, payload.get("mode", "eval")) for variant in wanted]
+        return {"ok": True, "vector_bits": _vector_bits(), "variants": lowered}
     except (CaptureFault, ReferenceFault) as fault:
         return {"ok": False, "reason": str(fault)}
+
+
+def _vector_bits() -> int:
+    return _VECTOR_BITS.get(torch.backends.cpu.get_cpu_capability(), 0)
 
 
 def _lowered(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -61,7 +68,9 @@ def _wrapper(program: Any) -> tuple[str, Any]:
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    with torch.no_grad(), warnings.catch_warnings(), config.patch({"cpp.simdlen": 0, "cpp.threads": 1}):
+    # ``vec_isa_ok``: no compiler is asked whether the processor has these vectors.
+    chosen = {"cpp.simdlen": _vector_bits(), "cpp.vec_isa_ok": True, "cpp.threads": 1}
+    with torch.no_grad(), warnings.catch_warnings(), config.patch(chosen):
         warnings.simplefilter("ignore")
         program = program.run_decompositions(select_decomp_table())
         inputs = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]

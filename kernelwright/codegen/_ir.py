@@ -17,7 +17,7 @@ HALVES = ("float16", "bfloat16")  # stored in two bytes, computed in float32
 C_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
 C_TYPES |= dict.fromkeys(HALVES, "float")
 # Memory types: GCC 12 vectorises loads of bytes, but not of bool.
-STORED_TYPES = {**C_TYPES, "bool": "uint8_t", "float16": "_Float16", "bfloat16": "BFloat16"}
+STORED_TYPES = {**C_TYPES, "bool": "uint8_t", "float16": "Float16", "bfloat16": "BFloat16"}
 
 # name -> C++ expression over {0}, {1}, ...; {f} is the literal suffix of the compute type.
 POINTWISE: dict[str, str] = {
@@ -33,22 +33,22 @@ POINTWISE: dict[str, str] = {
     "sqrt": "std::sqrt({0})",
     "rsqrt": "1.0f / std::sqrt({0})",
     "exp": "kw_exp({0})",
-    "exp2": "kw_exp({0} * 0.693147181f)",
+    "exp2": "kw_exp2({0})",
     "expm1": "kw_expm1({0})",
     "log": "kw_log({0})",
     "log1p": "kw_log1p({0})",
-    "log2": "kw_log({0}) * 1.44269504f",
+    "log2": "kw_log2({0})",
     "sin": "std::sin({0})",
     "cos": "std::cos({0})",
-    "pow": "std::pow({0}, {1})",
+    "pow": "kw_pow({0}, {1})",
     "tanh": "kw_tanh({0})",
     "erf": "kw_erf({0})",
     "sigmoid": "kw_sigmoid({0})",
-    "silu": "{0} / (1.0f + kw_exp(-{0}))",
+    "silu": "{0} / (1.0f + kw_exp_short(-{0}))",
     "mish": "kw_mish({0})",
     "softplus": "kw_softplus({0})",
     "gelu": "kw_gelu({0})",
-    "gelu_tanh": "{0} / (1.0f + kw_exp(-1.59576912f * ({0} + 0.044715f * {0} * {0} * {0})))",
+    "gelu_tanh": "{0} / (1.0f + kw_exp_short(-1.59576912f * ({0} + 0.044715f * {0} * {0} * {0})))",
     "relu": "({0} < 0 ? 0 : {0})",
     "floor": "std::floor({0})",
     "ceil": "std::ceil({0})",

@@ -41,6 +41,7 @@ class NestWriter(ColumnReductionWriter):
                 self._tensor(value)
         self.names_taken |= {"acc"} if self.form != "kernel" else set()
         self._name_loops()
+        self._name_end()
         self._plan_cache()
         body = self.lines
         self._level_statements(lambda e: not e.loops and not e.final)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelwright.codegen._keeping import KeepingWriter
-from kernelwright.codegen._nest import CHUNK, Expr, has_long_rows
+from kernelwright.codegen._nest import CHUNK, Expr, has_long_rows, has_uneven_rows
 
 PARALLEL_FROM = 65536  # iterations from which more threads pay
 
@@ -76,7 +76,7 @@ class LoopWriter(KeepingWriter):
             self.open(f"for (int64_t {variable} = 0; {variable} < {self.sizes.expr(loop.extent)}; ++{variable})")
             self._elements_at(loop)
         self._open_vector(reductions)
-        return len(loops) + 1
+        return len(loops) + (2 if self._masks() else 1)
 
     def _open_vector(self, reductions: Mapping[str, list[str]]) -> None:
         nest = self.nest
@@ -87,8 +87,26 @@ class LoopWriter(KeepingWriter):
             return
         clauses = "".join(f" reduction({op} : {', '.join(names)})" for op, names in reductions.items())
         self.emit(f"#pragma omp simd{clauses}")
+        if self._masks():
+            whole = "(end + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES"
+            self.open(f"for (int32_t {vector} = 0; {vector} < {whole}; ++{vector})")
+            self.open(f"if ({vector} < end)")
+            self._elements_at(nest.vector)
+            return
         self.open(f"for (int64_t {vector} = 0; {vector} < {self._limit()}; ++{vector})")
         self._elements_at(nest.vector)
+
+    def _name_end(self) -> None:
+        """Hide the length of a row from g++ where masks are used: of a constant it would peel the last number off."""
+        if self._masks():
+            self.names_taken.add("end")
+            self.emit(f"int32_t end = {self._limit()};")
+            self.emit('asm("" : "+r"(end));')
+
+    def _masks(self) -> bool:
+        """True where whole vectors run over a row, and masks hide what lies beyond its end."""
+        wanted = self.options.get("tails", "masked") == "masked" and self.form == "kernel" and not self.striped
+        return wanted and has_uneven_rows(self.nest)
 
     def _close_pass(self, opened: int) -> None:
         """Close the loops of a pass; a striped one runs its step over whole stripes, and then over the rest."""

@@ -40,6 +40,8 @@ def _matmul(b: Builder, left: Value, right: Value) -> Value:
 def _linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     if len(x.shape) == 1:
         y: Value = _matmul(b, weight, x)
+    elif x.op == "permute" and x.attrs["dims"][-1] == len(x.shape) - 1:  # rows are rows in whatever order
+        return b.permute(_linear(b, x.args[0], weight, bias), x.attrs["dims"])
     else:
         y = product_of(b, x, weight, transposed=True)
     return y if bias is None else b.pointwise("add", y, bias, name="linear")

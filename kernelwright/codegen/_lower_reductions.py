@@ -118,8 +118,14 @@ def _scan(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Val
     return b.make("scan", (x,), x.shape, x.dtype, kind, dim=dim_of(x, dim), kind=kind)
 
 
+def _in_memory(b: Builder, x: Value) -> Value:
+    """What can be gathered from: a view is copied."""
+    return b.pointwise("copy", x) if x.is_view else x
+
+
 @lowering("gather")
 def _gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    x = _in_memory(b, x)
     return b.make("gather", (x, index), index.shape, x.dtype, dim=dim_of(x, dim), lead=None)
 
 
@@ -317,6 +323,22 @@ def _kl_div(b: Builder, x: Value, target: Value, reduction: int = 1, *, log_targ
     return _reduced(b, loss, reduction)
 
 
+@lowering("binary_cross_entropy")
+def _bce(b: Builder, x: Value, y: Value, weight: Any = None, reduction: int = 1) -> Value:
+    """The logarithms are cut at -100, as torch does."""
+    hit = b.pointwise("clamp_min", b.pointwise("log", x), -100.0)
+    miss = b.pointwise("clamp_min", b.pointwise("log1p", b.pointwise("neg", x)), -100.0)
+    loss = b.pointwise(
+        "sub", b.pointwise("mul", b.pointwise("sub", y, 1.0), miss), b.pointwise("mul", y, hit), name="loss"
+    )
+    return _reduced(b, loss if weight is None else b.pointwise("mul", loss, weight), reduction)
+
+
+@lowering("soft_margin_loss")
+def _soft_margin(b: Builder, x: Value, y: Value, reduction: int = 1) -> Value:
+    return _reduced(b, b.pointwise("softplus", b.pointwise("neg", b.pointwise("mul", x, y))), reduction)
+
+
 @lowering("binary_cross_entropy_with_logits")
 def _bce_logits(
     b: Builder, x: Value, y: Value, weight: Any = None, pos_weight: Any = None, reduction: int = 1
@@ -383,7 +405,7 @@ def _picked(b: Builder, x: Value, target: Value, ignore_index: int) -> Value:
     column = b.reshape(target, [target.shape[0], b.const(1)])
     ignored = b.pointwise("eq", column, ignore_index)
     column = b.pointwise("where", ignored, 0, column, dtype="int64", name="column")
-    return b.make("gather", (x, column), column.shape, x.dtype, "picked", dim=1, lead=None)
+    return b.make("gather", (_in_memory(b, x), column), column.shape, x.dtype, "picked", dim=1, lead=None)
 
 
 def _nll_reduced(b: Builder, loss: Value, target: Value, reduction: int, ignore_index: int) -> Value:

@@ -17,6 +17,7 @@ from kernelwright.codegen._size import Affine, Loop, Shape, Size, delinearise, l
 
 Mode = Literal["pointwise", "row", "column"]
 LONG_ROW = 512
+SHORT_ROW = 64
 CHUNK = 4096  # elements per partial sum where everything is reduced
 
 
@@ -378,3 +379,24 @@ def has_long_rows(nest: Nest) -> bool:
     """True where rows are long enough for sums in several independent stripes."""
     reduces = any(e.kind == "reduce" for e in nest.order)
     return nest.mode == "row" and reduces and nest.vector is not None and nest.vector.extent.timed >= LONG_ROW
+
+
+def has_uneven_rows(nest: Nest) -> bool:
+    """True where rows are so short that what is left over after whole vectors matters, and masks can take it.
+
+    g++ works such rests off one by one, which costs more than the vectors before it: a softmax over 30 numbers takes
+    three times as long as over 32. Masks are left to loops over floats that lie side by side, which it vectorises.
+    """
+    vector = nest.vector
+    if nest.mode == "column" or nest.chunked or vector is None or not nest.outer:
+        return False
+    if vector.extent.timed >= SHORT_ROW or vector.extent.timed % 16 == 0:
+        return False
+    inside = [e for e in nest.order if vector in e.loops]
+    places = [e.position for e in inside if e.kind == "load"] + [p for _, e, p in nest.stores if vector in e.loops]
+    return (
+        all(e.kind in ("load", "op") and e.value.dtype in ("float32", "bool") for e in inside)
+        and all(e.value.dtype == "float32" for e in inside if e.kind == "load")
+        and all(value.dtype == "float32" for value, e, _ in nest.stores if vector in e.loops)
+        and all(place is not None and place.coefficient(vector).equals(1) for place in places)
+    )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._nest import has_long_rows, is_element
-from kernelwright.codegen._plan import Plan, make_plan
+from kernelwright.codegen._ir import HALVES
+from kernelwright.codegen._nest import SHORT_ROW, has_long_rows, has_uneven_rows, is_element
+from kernelwright.codegen._plan import OWN_KINDS, Plan, make_plan
 from kernelwright.records import KnobValue
 
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
@@ -18,6 +19,7 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "attention": ("decomposed", "library"),
     "tile": ("8x3", "12x2", "14x2", "6x3"),
     "scratch": ("keep", "recompute"),
+    "tails": ("masked", "scalar"),
     "in_place": (True, False),
     "prefetch": (True, False),
     "reciprocal_math": (False, True),
@@ -32,7 +34,24 @@ CONSTANTS = ("VECTOR_BITS", "UNROLL", "BLOCK", "GROUP_KB", "STRIPE")
 
 def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
     """Every choice with its values, the default first."""
-    return CHOICES
+    plan = make_plan(graph, complete({}))
+    found = dict(CHOICES)
+    if _all_rows_are_short(plan):
+        found["VECTOR_BITS"] = (256, 512)
+    if any(step.kind == "own_matmul" and step.values[0].dtype in HALVES for step in plan.steps):
+        found["gemm"] = ("library", "own")  # it has instructions that multiply halves; ours widens them first
+    return found
+
+
+def _all_rows_are_short(plan: Plan) -> bool:
+    """True where every kernel reduces short rows.
+
+    Adding up the lanes of a vector takes longer than the few vectors of such a row: a sum over 31 numbers takes 1.6
+    times as long in 512 bits as in 256.
+    """
+    nests = [step.nest for step in plan.steps if step.kind in OWN_KINDS]
+    rows = [nest for nest in nests if nest is not None and nest.mode == "row"]
+    return bool(rows) and len(rows) == len(nests) and all(n.inner[-1].extent.timed < SHORT_ROW for n in rows)
 
 
 def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
@@ -71,6 +90,8 @@ def relevant(graph: Graph) -> tuple[str, ...]:
         names.append("BLOCK")
     if any(s.nest is not None and has_long_rows(s.nest) for s in plan.steps):
         names += ["STRIPE", "prefetch"]
+    if any(s.kind == "nest" and s.nest is not None and has_uneven_rows(s.nest) for s in plan.steps):
+        names.append("tails")
     if any(s.alias for s in plan.steps):
         names.append("in_place")
     return tuple(n for n in CHOICES if n in names)

@@ -1,38 +1,34 @@
 """TorchInductor's own kernels for a problem, as a candidate file (worker-side half: ``_inductor.py``).
 
-The generated C++ is rewritten to a C ABI without torch's headers: a small prelude stands in for the helpers that its
-scalar loops use, and our vector-friendly ``exp`` and friends for libm's. What needs more of torch gives no candidate.
+The C++ is what ``torch.compile`` runs, vectors and all, built against the header of torch's that it includes. What the
+compiled module does around it is in the file as well: buffers, library calls, the order of both. So the candidate has
+the speed of ``torch.compile`` without what guards a call of it. All shape variants lie in one file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelwright.codegen._cost import cost
 from kernelwright.codegen._file import Generated, carried, class_head, module_imports, signature
 from kernelwright.codegen._graph import Graph
-from kernelwright.codegen._math import math_library
 
-_PRELUDE = """#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-
-#define C10_LIKELY(condition) __builtin_expect(!!(condition), 1)
-#define C10_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-#define TORCH_CHECK(...)
-
-template <typename T>
-static inline T max_propagate_nan(T a, T b) { return (a > b || a != a) ? a : b; }
-template <typename T>
-static inline T min_propagate_nan(T a, T b) { return (a < b || a != a) ? a : b; }
-template <typename To, typename From>
-static inline To convert(From value) { return static_cast<To>(value); }
+_PRELUDE = """// Kernels of TorchInductor for this problem's shapes, and for processors with {isa}.
+{guard}#include <torch/csrc/inductor/cpp_prefix.h>
+#include <pybind11/pybind11.h>
 """
-_MATH = {"exp": "kw_exp", "log": "kw_log", "tanh": "kw_tanh", "erf": "kw_erf", "log1p": "kw_log1p", "expm1": "kw_expm1"}
-_FOREIGN = re.compile(r"\b(at|c10|torch)::|IndexValue|[wW]elford|make_unique|cascade|randn?_cpu|\batomic_add")
+_GUARDS = {
+    512: "#ifndef __AVX512F__\n#error these kernels are for processors with AVX-512\n#endif\n"
+    "#define CPU_CAPABILITY AVX512\n#define CPU_CAPABILITY_AVX512\n",
+    256: "#ifndef __AVX2__\n#error these kernels are for processors with AVX2\n#endif\n"
+    "#define CPU_CAPABILITY AVX2\n#define CPU_CAPABILITY_AVX2\n",
+}
+_ISA = {512: "AVX-512", 256: "AVX2"}
+_HEAD = re.compile(r'extern "C"\s+void\s+kernel\((.*?)\)\s*\{', re.DOTALL)
+_FOREIGN = re.compile(r"\brandn?_cpu|\bload_seed|\bcpp_fused\w*\(")
 _SHIMS = '''
 class extern_kernels:
     """The library calls of TorchInductor's wrapper."""
@@ -50,10 +46,7 @@ def empty_strided_cpu(size, stride, dtype):
 
 def reinterpret_tensor(tensor, size, stride, offset):
     return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
-
-
-def address(tensor):
-    return ctypes.c_void_p(tensor.data_ptr())'''
+'''
 
 
 def inductor_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated | None:
@@ -69,52 +62,54 @@ def inductor_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated | None:
     """
     if not payload.get("ok") or graph.structure not in ("tensor", "tuple", "list"):
         return None
-    functions: list[str] = []
+    kernels: list[_Kernel] = []
     methods: list[str] = []
     keys: list[str] = []
     for number, variant in enumerate(payload["variants"]):
         for name, code in variant["kernels"].items():
-            text = _portable(code, f"{name}_v{number}")
-            if text is None:
+            kernel = _kernel(code, f"{name}_v{number}")
+            if kernel is None:
                 return None
-            functions.append(text)
+            kernels.append(kernel)
         methods.append(_method(graph, variant, number))
         shapes = tuple(tuple(i["shape"]) for i in variant["inputs"] if i["kind"] == "input")
-        keys.append(f"{shapes!r}: self._variant{number}")
-    if not functions:
+        keys.append(f"{shapes!r}: '_variant{number}'")
+    if not kernels:
         return None
     found = cost(graph)
     report = ({"kind": "inductor", "name": "", "ops": [n.op.split(".")[0] for n in graph.nodes], "why": "",
                "bytes": found["bytes_moved"], "flops": found["flops"]},)  # fmt: skip
-    return Generated(_file(graph, functions, methods, keys), {}, report, found["bytes_moved"], found["flops"])
+    source = _source(kernels, payload["vector_bits"])
+    return Generated(_file(graph, source, methods, keys), {}, report, found["bytes_moved"], found["flops"])
 
 
-def _portable(code: str, name: str) -> str | None:
-    """One kernel with a C ABI and no header of torch's, or None where it needs more of them."""
+class _Kernel(NamedTuple):
+    """A C++ function, and the line that makes it callable with addresses."""
+
+    text: str
+    binding: str
+
+
+def _kernel(code: str, name: str) -> _Kernel | None:
+    """One kernel under a name of its own, or None where it needs what only the compiled module has."""
     text = re.sub(r"#include .*\n", "", code)
-    text = re.sub(r"^.*inductor_cpu_\w*integer_div_error.*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r'extern "C"\s+void\s+kernel\(', f'extern "C" void {name}(', text)
-    text = text.replace("c10::convert<", "convert<")
-    text = re.sub(r"\bstd::(\w+)\(", lambda m: f"{_MATH.get(m[1], 'std::' + m[1])}(", text)
-    if _FOREIGN.search(text):
+    head = _HEAD.search(text)
+    if head is None or _FOREIGN.search(text):
         return None
-    return _with_reductions(text).strip() + "\n"
+    text = text.replace(head[0], f"static void {name}({head[1]}) {{")
+    declared = [re.fullmatch(r"(.*?)(\w+)", part.strip(), re.DOTALL) for part in head[1].split(",")]
+    types = [part[1].strip() for part in declared if part is not None]
+    taken = [f"{'int64_t' if kind.endswith('*') else kind} a{place}" for place, kind in enumerate(types)]
+    given = [f"reinterpret_cast<{t}>(a{n})" if t.endswith("*") else f"a{n}" for n, t in enumerate(types)]
+    binding = f'    m.def("{name}", []({", ".join(taken)}) {{ {name}({", ".join(given)}); }});'
+    return _Kernel(text.strip() + "\n", binding)
 
 
-def _with_reductions(text: str) -> str:
-    """Allow sums in vector lanes: a pragma for innermost loops whose only accumulators are sums."""
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if not line.lstrip().startswith("for("):
-            continue
-        indent = len(line) - len(line.lstrip())
-        end = next(n for n in range(number + 1, len(lines)) if lines[n].startswith(" " * indent + "}"))
-        body = "\n".join(lines[number + 1 : end])
-        sums = set(re.findall(r"\b(tmp_acc\d+) = \1 \+ ", body))
-        others = set(re.findall(r"\b(tmp_acc\d+) = ", body)) - sums
-        if "for(" not in body and sums and not others:
-            lines[number] = f"{' ' * indent}#pragma omp simd reduction(+ : {', '.join(sorted(sums))})\n{line}"
-    return "\n".join(lines)
+def _source(kernels: list[_Kernel], vector_bits: int) -> str:
+    head = _PRELUDE.format(isa=_ISA.get(vector_bits, "any instruction set"), guard=_GUARDS.get(vector_bits, ""))
+    functions = "\n".join(kernel.text for kernel in kernels)
+    bindings = "\n".join(kernel.binding for kernel in kernels)
+    return f"{head}\n{functions}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{\n{bindings}\n}}\n"
 
 
 def _method(graph: Graph, variant: Mapping[str, Any], number: int) -> str:
@@ -155,31 +150,32 @@ def _addresses(arguments: str) -> str:
         else:
             current += char
     parts.append(current.strip())
-    return ", ".join(p if re.fullmatch(r"-?[\d.]+L?", p) else f"address({p})" for p in parts if p)
+    return ", ".join(p if re.fullmatch(r"-?[\d.]+L?", p) else f"{p}.data_ptr()" for p in parts if p)
 
 
-def _file(graph: Graph, functions: list[str], methods: list[str], keys: list[str]) -> str:
+def _file(graph: Graph, source: str, methods: list[str], keys: list[str]) -> str:
     made = carried(graph)
-    code = "\n".join(functions)
     inputs = [i.target for i in graph.inputs if i.kind == "input"]
     key = "(" + "".join(f"tuple({name}.shape), " for name in inputs) + ")"
     arguments = ", ".join(graph.forward_parameters)
+    name = f"inductor_{hashlib.sha256(source.encode()).hexdigest()[:12]}"  # a process may load several
     lines = [
-        *module_imports(made, "", ["import ctypes"]),
+        *module_imports(made, ""),
+        "from torch.utils.cpp_extension import load_inline",
         "",
-        "from kernelwright.inline import cpp",
-        "",
-        f"SOURCE = r'''\n{_PRELUDE}{math_library(code)}\n{code}'''",
-        'lib = cpp(SOURCE, flags=("-fno-math-errno", "-fno-trapping-math", "-mprefer-vector-width=512"))',
+        f"SOURCE = r'''\n{source}'''",
+        'FLAGS = ["-fno-math-errno", "-fno-trapping-math"]',
+        f'lib = load_inline("{name}", SOURCE, extra_cflags=FLAGS, no_implicit_headers=True)',
         "",
         _SHIMS,
+        "",
+        f"VARIANTS = {{{', '.join(keys)}}}",
         "",
         "",
         *([made.helpers, "", ""] if made.helpers else []),
         *class_head(made),
         f"    def forward(self, {signature(graph)}):",
-        f"        variants = {{{', '.join(keys)}}}",
-        f"        return variants[{key}]({arguments})",
+        f"        return getattr(self, VARIANTS[{key}])({arguments})",
         "",
         "\n\n".join(methods),
     ]

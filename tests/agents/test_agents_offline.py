@@ -52,7 +52,7 @@ def toy(monkeypatch):
         bytes_least=BYTES,
         flops=1000,
         ignored=(),
-        seed="seed",
+        seed=None,
         bare=lambda schedule: False,
     )
 
@@ -216,7 +216,20 @@ def test_at_the_roofline_it_stops():
     assert "roofline" in attempts[0].advice.bottleneck
 
 
-def test_where_compile_is_faster_its_code_is_the_next_seed():
+@pytest.mark.parametrize("searched", [False, True])
+def test_the_compilers_own_kernel_is_the_second_whatever_is_known_of_the_first(toy, searched):
+    toy.seed = "seed"
+    loop = Loop(steady)
+    first = loop.round()
+    asked = Assignment(mode="improve", parents=(first.candidate.sha256,), seed=7) if searched else Assignment()
+    loop.context = dataclasses.replace(loop.context, assignment=asked)
+    second = loop.round()
+    assert (second.candidate.source, second.action["origin"]) == ("seed\n", "seed")
+    assert loop.round().action["origin"] != "seed"
+
+
+def test_where_compile_is_faster_its_code_is_the_next_seed(toy):
+    toy.seed = "seed"
     loop = Loop(lambda action: {"compiled": 0.8, "speedup": 1.5, "latency_ms": 0.3})
     assert loop.round().advice.action == {"seed": "inductor"}
     seeded = loop.round()
@@ -226,7 +239,24 @@ def test_where_compile_is_faster_its_code_is_the_next_seed():
     assert loop.round().action["base"] == loop.context.attempts[0].candidate.sha256, "knobs need a schedule"
 
 
-def test_where_no_clock_can_tell_inductors_triton_is_judged_once():
+def test_shape_variants_with_graphs_of_their_own_have_the_compilers_kernel_alone(toy, monkeypatch):
+    toy.seed = "seed"
+
+    def from_json(reply):
+        if len(reply["variants"]) > 1:
+            raise codegen.CodegenError("the variants of this problem have different graphs")
+        return reply
+
+    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=from_json))
+    loop = Loop(steady, lambda entry, payload: payload)
+    meta = PROBLEM.meta.model_copy(update={"variants": {"cpu": ({"STEPS": 4}, {"STEPS": 9})}})
+    loop.context = dataclasses.replace(loop.context, problem=PROBLEM.model_copy(update={"meta": meta}))
+    assert loop.round().action["origin"] == "seed"
+    assert loop.round() is None, "the generator writes kernels for all shapes or for none"
+
+
+def test_where_no_clock_can_tell_inductors_triton_is_judged_once(toy):
+    toy.seed = "seed"
     asked = []
     untimed_loop = Loop(
         lambda action: {"speedup": None, "compiled": None}, lambda entry, payload: asked.append(entry) or {}
@@ -328,6 +358,7 @@ def test_what_was_done_in_another_language_is_no_attempt_in_this_one():
 
 
 def test_samples_that_know_of_no_attempt_differ(toy):
+    toy.seed = "seed"
     context = Loop(steady).context
     found = [
         OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=number, seed=number + 1)))

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from campaign_fakes import make_evaluation
 
+from kernelwright import codegen
 from kernelwright.agents import Attempt, CoderError, OfflineCoder, OfflineJudge, Peaks, StepContext, Workbench
 from kernelwright.datasets import find_problem
 from kernelwright.records import Status
@@ -16,7 +17,9 @@ from kernelwright.records import Status
 def context() -> StepContext:
     from kernelwright.codegen._capture import capture_entry
 
-    bench = Workbench(lambda entry, payload: capture_entry(payload))
+    bench = Workbench(
+        lambda entry, payload: capture_entry(payload) if entry == codegen.CAPTURE_ENTRY else {"ok": False}
+    )
     return StepContext(problem=find_problem("gemm_bias_gelu"), backend="cpp", round=0, rounds=6, bench=bench)
 
 

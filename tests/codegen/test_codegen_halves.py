@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelwright.codegen import default_schedule
+
 DTYPES = ["bfloat16", "float16"]
 
 
@@ -19,6 +21,14 @@ def test_a_block_of_layers_has_kernels_of_its_own(build, dtype):
     built = build("return self.layers(x)", f"torch.randn(70, 96, dtype=torch.{dtype})", init=init)
     assert kinds(built) == ["nest", "own_matmul"]
     built.check()
+
+
+def test_products_of_halves_are_the_librarys_by_default(build):
+    graphs = [
+        build("return F.gelu(x @ x.T)", f"torch.randn(40, 24, dtype=torch.{dtype})").graph
+        for dtype in ("bfloat16", "float32")
+    ]
+    assert [default_schedule(graph)["gemm"] for graph in graphs] == ["library", "own"]
 
 
 FORWARD = """

@@ -221,6 +221,10 @@ LOSSES = [
     "F.nll_loss(x, t, reduction='none')",
     "F.binary_cross_entropy_with_logits(x, y.sigmoid())",
     "F.binary_cross_entropy_with_logits(x, y.sigmoid(), weight=y.abs(), pos_weight=x[0].exp())",
+    "F.binary_cross_entropy(x.sigmoid(), y.sigmoid())",
+    "F.binary_cross_entropy((x * 90).sigmoid(), y.sigmoid(), weight=y.abs(), reduction='none')",
+    "F.soft_margin_loss(x, y.sign())",
+    "F.cross_entropy((x / 3).T, t[:19])",
     "F.triplet_margin_loss(x, y, x * 3 - y, margin=2.0, reduction='none')",
     "F.triplet_margin_loss(x, y, x * 2, swap=True, reduction='sum')",
     "F.pairwise_distance(x, y, p=1.0)",
@@ -234,6 +238,22 @@ def test_losses(build):
     )
     assert not [r for r in built.generated.report if r["kind"] == "torch"]
     built.check()
+
+
+MEANS = [
+    "F.binary_cross_entropy_with_logits(x, y)",
+    "F.binary_cross_entropy(x.sigmoid(), y)",
+    "F.mse_loss(x, y)",
+    "F.smooth_l1_loss(x, y)",
+    "F.softplus(x).mean()",
+    "(x.exp() * y).mean()",
+]
+
+
+def test_means_are_added_up_in_many_parts(build):
+    """One chain of 703 additions is wrong by six units of roundoff."""
+    built = build("# x y\n" + _returned(MEANS), "torch.randn(37, 19), torch.rand(37, 19)")
+    built.check(draws=16, slack=1.0)
 
 
 def test_norms_with_the_statistics_of_their_input(build):
@@ -251,6 +271,15 @@ def test_products_with_vectors(build):
     built = build(forward, "torch.randn(33, 700), torch.randn(700)")
     assert "torch" not in [r["kind"] for r in built.generated.report]
     built.check(draws=8)
+
+
+def test_rows_of_a_linear_layer_are_one_batch_in_whatever_order(build):
+    init = "self.w = nn.Parameter(torch.randn(48, 24))\nself.b = nn.Parameter(torch.randn(48))"
+    forward = "h = F.linear(x.transpose(0, 1), self.w, self.b)\nreturn F.relu(h), h.reshape(37, 20, 12).sum(1)"
+    built = build(forward, "torch.randn(5, 37, 24)", init=init)
+    assert "own_matmul" in [r["kind"] for r in built.generated.report]
+    assert "batch" not in built.generated.source
+    built.check()
 
 
 def test_products_of_matrices_that_are_no_strided_ones(build):

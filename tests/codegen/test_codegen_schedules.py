@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from kernelwright.codegen import CodegenError, cost, default_schedule, generate, schedule_space
 
@@ -27,6 +28,7 @@ def space():
     return {
         "fusion": ["none", "rows"], "gemm": ["library"], "conv": ["library"], "tile": ["12x2", "6x3"],
         "scratch": ["recompute"],
+        "tails": ["scalar"],
         "in_place": [False], "prefetch": [False], "reciprocal_math": [True], "VECTOR_BITS": [256], "UNROLL": [True],
         "BLOCK": [64], "GROUP_KB": [64], "STRIPE": [32, 0],
     }  # fmt: skip
@@ -39,6 +41,7 @@ def space():
         {"fusion": "rows", "gemm": "library", "scratch": "recompute"},
         {"conv": "library", "tile": "12x2", "BLOCK": 64, "prefetch": False},
         {"tile": "6x3", "GROUP_KB": 64, "VECTOR_BITS": 256, "STRIPE": 32},
+        {"tails": "scalar", "VECTOR_BITS": 256},
         {"gemm": "library", "in_place": False, "UNROLL": True, "STRIPE": 0, "reciprocal_math": True},
     ],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
@@ -94,3 +97,26 @@ def test_cost_counts_bytes_and_flops(build):
     assert found["flops"] == 2 * 10 * 20 * 30 + 10 * 30
     assert found["regions"][0]["bytes_written"] == 4 * 10 * 30
     assert found["bytes_moved"] == found["bytes_least"]
+
+
+ROWS = """
+return torch.softmax(x, -1), F.layer_norm(x, (x.shape[1],)), x.amin(1), x.logsumexp(1), x.sum(1), F.gelu(x[:, 1:])
+"""
+
+
+@pytest.mark.parametrize("columns", [3, 17, 30, 47, 63])
+@pytest.mark.parametrize("bits", [512, 256])
+def test_masks_hide_what_lies_beyond_a_short_row(build, columns, bits):
+    built = build(ROWS, f"torch.randn(19, {columns})", schedule={"VECTOR_BITS": bits})
+    assert "VECTOR_LANES" in built.generated.source
+    built.check()
+    wild = torch.randn(19, columns)
+    wild[3, -1], wild[4, 0], wild[5] = float("nan"), float("inf"), -1e4
+    built.check(inputs=[wild])
+
+
+def test_the_default_vectors_are_as_wide_as_the_rows_allow(build):
+    short, even, long = (build("return x.sum(1)", f"torch.randn(40, {n})").graph for n in (30, 96, 500))
+    assert [default_schedule(graph)["VECTOR_BITS"] for graph in (short, even, long)] == [256, 512, 512]
+    assert ["tails" in default_schedule(graph) for graph in (short, even, long)] == [True, False, False]
+    assert schedule_space(short)["VECTOR_BITS"] == [256, 512]
