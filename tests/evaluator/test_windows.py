@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kernelwright.evaluator._budget import Reduction
 from kernelwright.evaluator._checking import Checker
 from kernelwright.evaluator._clock import OutputClaim
 from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns
@@ -18,12 +19,19 @@ SIZE = 64
 SPEC = TensorSpec("", "float32", (SIZE,), (1,))
 USUAL = np.linspace(-1.0, 1.0, SIZE, dtype=np.float32)
 TRUTH = Truth("float", 2 * USUAL, 2.0 * USUAL.astype(np.float64), np.full(SIZE, 1e-7), None)
-RESERVED = Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (TRUTH,))
+RESERVED = Trial("normal", 0, np.zeros(0, dtype=np.uint8), (Reduction(4),), (TRUTH,))
 EXACT = np.linspace(-1.0, 1.0, SIZE)
 SCALE = 1e-3
 MOVED = EXACT + 30 * SCALE  # by a change of the input that lower precision does not see
 PAIR = tuple(
-    Trial("normal", 0, np.zeros(0, dtype=np.uint8), 4, (Truth("float", y, y, np.full(SIZE, SCALE), None),), partner)
+    Trial(
+        "normal",
+        0,
+        np.zeros(0, dtype=np.uint8),
+        (Reduction(4),),
+        (Truth("float", y, y, np.full(SIZE, SCALE), None),),
+        partner,
+    )
     for y, partner in ((EXACT, None), (MOVED, 0))
 )
 KEPT_PLACES = (0x1000,)
