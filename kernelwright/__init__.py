@@ -12,9 +12,10 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "optimize"]
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import evaluate, optimize
+    from kernelwright.campaign import evaluate
+    from kernelwright.cli import optimize
 
-_LAZY = {"evaluate": "kernelwright.campaign", "optimize": "kernelwright.campaign"}
+_LAZY = {"evaluate": "kernelwright.campaign", "optimize": "kernelwright.cli"}
 
 
 def __getattr__(name: str) -> Any:

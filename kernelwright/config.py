@@ -51,7 +51,8 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
 
-OWN_SUITES = frozenset({"captured", "file"})  # of one's own modules and files: on no board but one's own
+CAPTURED = "captured"  # the suite of modules that were handed over live
+OWN_SUITES = frozenset({CAPTURED, "file"})  # of one's own modules and files: on no board but one's own
 SandboxName = Literal["auto", "bwrap", "docker", "process", "none"]
 
 

@@ -15,7 +15,7 @@ from kernelwright.campaign._driver import OpenReferee, open_local_referee
 from kernelwright.campaign._recipes import with_recipe
 from kernelwright.campaign._results import CampaignEvent
 from kernelwright.campaign._variants import at_variant
-from kernelwright.config import Settings
+from kernelwright.config import CAPTURED, Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, sha256_text
 
@@ -165,7 +165,7 @@ def optimize(
     settings = with_recipe((settings or Settings.load()).with_values("argument", **options))
     name = name or type(model).__name__
     source, names = problem_from_module(model, tuple(example_inputs), name)
-    problem = parse_problem(source, id=f"captured/level0/{name}", suite="captured", level=0, name=name)
+    problem = parse_problem(source, id=f"{CAPTURED}/level0/{name}", suite=CAPTURED, level=0, name=name)
     with Store.open(settings.store) as store:
         result = Campaign(settings, store, open_referee=open_referee, tell=tell).run([problem])
         row = result.rows[0]

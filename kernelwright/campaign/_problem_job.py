@@ -49,7 +49,7 @@ from kernelwright.campaign._memory import ProblemMemory
 from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
 from kernelwright.campaign._searched import languages_of, make_search
 from kernelwright.campaign._stopping import StopWatch
-from kernelwright.config import Settings
+from kernelwright.config import CAPTURED, Settings
 from kernelwright.datasets import LintFinding, LintRecords, lint
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status, timed_together
 from kernelwright.sandbox import WorkerFailed
@@ -210,7 +210,12 @@ class ProblemJob:
         return ""
 
     def _lint(self, session: Session) -> Sequence[LintFinding]:
-        """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on."""
+        """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on.
+
+        Nobody wrote the file of a captured module, so that a lint would tell nobody anything.
+        """
+        if self.problem.suite == CAPTURED:
+            return ()
         if (known := self.lints.get(self.problem)) is not None:
             return known
         self._stage("lint")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
 import kernelwright
-from kernelwright import agents, campaign
+from kernelwright import agents, campaign, cli
 from kernelwright.campaign import evaluate, load_drop_in, optimize, read_candidate, write_atomically
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
@@ -36,7 +38,26 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_the_names_are_at_the_top():
     assert kernelwright.evaluate is evaluate
-    assert kernelwright.optimize is optimize
+    assert kernelwright.optimize is cli.optimize
+
+
+@pytest.mark.parametrize("where", ["nowhere", "terminal", "notebook", "told"])
+def test_optimize_says_what_it_does_where_somebody_looks(settings, monkeypatch, capsys, where):
+    import torch
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: where == "terminal", raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    notebook = SimpleNamespace(get_ipython=lambda: object() if where == "notebook" else None)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    events, referee = [], FakeReferee({"v0": 0.5, "v1": 0.5})
+    more = {"tell": events.append} if where == "told" else {}
+    with pytest.warns(UserWarning, match="no faster kernel"):
+        kernelwright.optimize(
+            torch.nn.ReLU(), (torch.randn(4),), settings=settings, open_referee=lambda _: referee, **more
+        )
+    said = capsys.readouterr().err
+    assert ("round 1/2: PASSED" in said) == (where in ("terminal", "notebook"))
+    assert (len(events) > 3) == (where == "told")
 
 
 @pytest.mark.parametrize("room", [agents, campaign])
