@@ -306,7 +306,7 @@ def test_a_runtime_that_is_nan_comes_back_as_one_that_was_not_taken(settings, st
     """Never as the text "NaN", by which KernelBench's scripts cannot divide."""
     nan = float("nan")
     given = KernelBenchRun(1, {Slot(1, 0): "x"}, {Slot(1, 0): entry(0, runtime=nan, runtime_stats={"mean": nan})})
-    problems, samples = samples_of_run(given, PROBLEMS, "cpp")
+    problems, samples, _ = samples_of_run(given, PROBLEMS, "cpp")
     run_id = made(settings, store, samples, problems, "imported")
     (run,) = runs_of_bench(store, load_bench(store, store.run(run_id))).values()
     (back,) = run.entries.values()

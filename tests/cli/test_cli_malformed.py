@@ -44,7 +44,7 @@ SAYS = {
     "syntax": "not valid Python",
     "missing": "no function get_inputs()",
     "number": "returned int, not a list",
-    "text": "forward returned a str",
+    "text": "the output is a str where a tensor is expected",
     "huge": "memory",
     "ends": "",
     "raises": "SystemExit",
