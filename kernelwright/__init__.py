@@ -13,9 +13,9 @@ __all__ = ["__version__", "evaluate", "optimize"]
 
 if TYPE_CHECKING:
     from kernelwright.campaign import evaluate
-    from kernelwright.cli._interactive import optimize
+    from kernelwright.cli.interactive import optimize
 
-_LAZY = {"evaluate": "kernelwright.campaign", "optimize": "kernelwright.cli._interactive"}
+_LAZY = {"evaluate": "kernelwright.campaign", "optimize": "kernelwright.cli.interactive"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 import kernelwright
 from kernelwright import agents, campaign
 from kernelwright.campaign import evaluate, load_drop_in, optimize, read_candidate, write_atomically
-from kernelwright.cli import _interactive
+from kernelwright.cli import interactive
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import InputGenerator, InputPattern, Stage
@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_the_names_are_at_the_top():
     assert kernelwright.evaluate is evaluate
-    assert kernelwright.optimize is _interactive.optimize
+    assert kernelwright.optimize is interactive.optimize
 
 
 @pytest.mark.parametrize("where", ["nowhere", "terminal", "notebook", "told"])
