@@ -415,10 +415,19 @@ def probe_noise(candidate: Array, ref64: Array, s: Array, reductions: Sequence[R
 
 def _regression(got: FloatArray, want: FloatArray, noise: float) -> tuple[float, float]:
     """Slope of ``got`` on ``want`` through the origin, and its standard error for noise of that size an element."""
-    power = float(np.dot(want, want))
+    power = sum_of_squares(want)
     if power == 0.0:
         return 1.0, math.inf
-    return float(np.dot(got, want)) / power, noise / math.sqrt(power)
+    return float(np.einsum("i,i->", got, want)) / power, noise / math.sqrt(power)
+
+
+def sum_of_squares(values: Array) -> float:
+    """Of a vector, in one thread and in its own dtype.
+
+    numpy's own products of long vectors wake threads of its BLAS library, which then spin for some 30 ms: on a machine
+    of two cores on the one where a candidate is being timed by then. Of 4,000 calls 150 were held up for 4 ms.
+    """
+    return float(np.einsum("i,i->", values, values))
 
 
 def _chunks(flat: FloatArray, blocks: int) -> list[FloatArray]:

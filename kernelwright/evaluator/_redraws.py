@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelwright.evaluator._budget import sum_of_squares
 from kernelwright.evaluator._statistics import binomial_tail
 
 Array = NDArray[Any]
@@ -91,7 +92,7 @@ class Redraws:
         edges = np.unique(np.quantile(sample, np.arange(1, _LEVELS) / _LEVELS, method="lower"))
         levels = np.searchsorted(edges, numbers, side="right").astype(np.float32)
         levels = np.where(finite, levels - levels[finite].mean(dtype=np.float64), np.float32(0.0)).astype(np.float32)
-        power = float(levels @ levels)
+        power = sum_of_squares(levels)
         return levels / np.float32(math.sqrt(power)) if power > 0.0 else levels
 
 

@@ -193,11 +193,11 @@ def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -
     """Whether the norm of a difference, and its largest element, stay within limits."""
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.atleast_1d(np.subtract(ours, theirs, dtype=np.float64)).ravel()
-        square = float(difference @ difference)
+        square = budget.sum_of_squares(difference)
         if not math.isfinite(square):  # infinities and NaN may agree
             difference = np.abs(difference)
             difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))).ravel()] = 0.0
-            square = float(difference @ difference)
+            square = budget.sum_of_squares(difference)
     if not difference.size:
         return True
     return math.sqrt(square) <= norm and max(float(difference.max()), -float(difference.min())) <= largest
