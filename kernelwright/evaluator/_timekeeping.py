@@ -253,7 +253,7 @@ class Timekeeper:
                 target = self._settings.target_half_width / (2 if raced else 1)
                 most, bound = self._settings.confirm_max_pairs, self._settings.noise_bound
                 needed = [statistics.stein_confirmation(found, target, most, bound) for found in whole]
-                wanted = max(needed, default=process)
+                wanted = max([*needed, self._settings.confirm_pairs])
         return values
 
     def _process_pair(
