@@ -38,6 +38,7 @@ _T_QUANTILES = (
 )
 _OF_ALL = 1.1  # times the deviation of all pairs, whose number depends on that of the first ones
 _DECIDED = 0.7  # half-width as a share of the distance between the first stage's mean and what decides a claim
+_WIDEST_BESIDE = 0.15
 _WIDEST = 0.05  # half-width that is enough where a claim is decided long before: a tenth of a ratio from end to end
 _EXACT_LIMIT = 200  # beyond, the normal approximation of the signed-rank distribution is good to four digits
 
@@ -298,6 +299,8 @@ def stein_confirmation(
     target_half_width: float = 0.02,
     most: int = MAXIMUM_PROCESS_PAIRS,
     noise_bound: float = DEFAULT_NOISE_BOUND,
+    *,
+    decides: bool = True,
 ) -> int:
     """How many process pairs the confirmation needs in all: ``clamp(ceil((t s0 / target)^2), 4, most)``.
 
@@ -307,11 +310,13 @@ def stein_confirmation(
 
     Args:
         first: the values of the first four process pairs (see :func:`process_value`); s0 is their deviation.
+        decides: whether it is the baseline that decides; of another one the claim alone is wanted, and half-widths up
+            to 0.15 are enough for that.
     """
     if len(first) != FIRST_PROCESS_PAIRS:
         raise ValueError(f"the first stage has {FIRST_PROCESS_PAIRS} process pairs, not {len(first)}")
     distance = abs(float(np.mean(first)) - math.log1p(noise_bound))
-    target = max(target_half_width, min(_DECIDED * distance, _WIDEST))
+    target = max(target_half_width, min(_DECIDED * distance, _WIDEST if decides else _WIDEST_BESIDE))
     needed = math.ceil((_t_quantile(FIRST_PROCESS_PAIRS) * float(np.std(first, ddof=1)) / target) ** 2)
     return min(max(needed, FIRST_PROCESS_PAIRS), most)
 

@@ -248,11 +248,15 @@ class Timekeeper:
             process += 1
             if process == statistics.FIRST_PROCESS_PAIRS:
                 raced = math.isfinite(until) and bool(rivals.roles)
-                decide = (name for name in values if name != CONTROL and is_foreign(name) == raced)
-                whole = [values[name] for name in decide if len(values[name]) == process]
+                decide = [name for name in values if name != CONTROL and is_foreign(name) == raced]
+                first = next((name for name in self._timed_baselines() if name in decide), "")
+                whole = {name: values[name] for name in decide if len(values[name]) == process}
                 target = self._settings.target_half_width / (2 if raced else 1)
                 most, bound = self._settings.confirm_max_pairs, self._settings.noise_bound
-                needed = [statistics.stein_confirmation(found, target, most, bound) for found in whole]
+                needed = [
+                    statistics.stein_confirmation(found, target, most, bound, decides=raced or name == first)
+                    for name, found in whole.items()
+                ]
                 wanted = max([*needed, self._settings.confirm_pairs])
         return values
 
