@@ -57,6 +57,7 @@ def test_optimize_says_what_it_does_where_somebody_looks(settings, monkeypatch, 
             torch.nn.ReLU(), (torch.randn(4),), settings=settings, open_referee=lambda _: referee, **more
         )
     said = capsys.readouterr().err
+    assert referee.linted == [], "nobody wrote the file of a module"
     assert ("round 1/2: PASSED" in said) == (where in ("terminal", "notebook"))
     assert (len(events) > 3) == (where == "told")
 

@@ -77,6 +77,16 @@ def test_a_winner_that_is_not_faster_after_all_is_compared_with_the_runner_up(se
     assert row.speedup["eager"].median == 0.9
 
 
+def test_what_is_slower_for_sure_is_not_confirmed(settings, store):
+    slower, close = FakeReferee({"v0": 0.5, "v1": 0.8, "v2": 0.7}), FakeReferee({"v0": 0.5, "v1": 0.99, "v2": 0.7})
+    (row,) = run(settings, store, slower, PROBLEMS[:1]).rows
+    assert [entry for entry in slower.judged if entry[2]] == []
+    assert (row.state, row.stage, row.confirmed) == ("done", Stage.TIMED, False)
+    assert row.speedup["eager"].median == 0.8, "the search's figure stands"
+    run(settings, store, close, PROBLEMS[:1])
+    assert [entry for entry in close.judged if entry[2]] == [("one", "v1", True)], "the runner-up cannot win"
+
+
 def test_a_winner_that_the_runner_up_beats_beside_it_is_not_published_for_a_luckier_confirmation(
     settings, store, monkeypatch
 ):

@@ -13,8 +13,10 @@ from torch import nn
 
 from kernelwright.datasets._runtime import double_twin
 from kernelwright.evaluator import _budget
+from kernelwright.evaluator._budget import Reduction
 from kernelwright.evaluator._oracle_math import (
     MonteCarloArithmetic,
+    Reductions,
     flatten_outputs,
     reductions,
     reference_scales,
@@ -61,6 +63,51 @@ def noisy(u=1e-3):
 )
 def test_longest_reduction_by_operator(length, fn):
     assert max((r.terms for r in reductions(fn, [])), default=1) == length
+
+
+BATCHED = torch.ones(6, 3, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("found", "fn"),
+    [
+        (Reduction(16, 4 * 8 * 16), lambda: torch.softmax(X, -1)),  # each of the row's sums decides 16 outputs
+        (Reduction(7, 1), lambda: torch.softmax(torch.ones(1, 7), -1)),
+        (Reduction(7, 3), lambda: torch.ones(3, 7).mean(-1)),
+        (Reduction(21, 1), lambda: torch.ones(3, 7).sum()),
+        (Reduction(7, 3), lambda: F.layer_norm(torch.ones(3, 7), (7,))),
+        (Reduction(150, 3), lambda: F.batch_norm(BATCHED, None, None, training=True)),
+        (Reduction(7, 12, product=True), lambda: torch.ones(3, 7) @ torch.ones(7, 4)),
+        (Reduction(27, 6 * 2 * 9, product=True), lambda: F.conv2d(BATCHED, torch.ones(2, 3, 3, 3))),
+    ],
+)
+def test_what_is_summed_up_and_how_many_sums_there_are(found, fn):
+    assert reductions(fn, []) == (found,)
+
+
+def test_only_reductions_that_decide_a_budget_are_kept():
+    def fn(x):
+        return torch.softmax(x, -1).sum() + x.sum(0).sum() + x.sum()
+
+    assert reductions(fn, [torch.ones(6, 8)]) == (Reduction(48, 1),), "no other is as long, or of as few sums"
+
+
+@pytest.mark.parametrize(
+    ("terms", "fn"),
+    [
+        (4 * 3 * 3, lambda x: F.conv2d(x, torch.ones(2, 3, 3, 3, requires_grad=True))),  # places of all samples
+        (60, lambda x: F.layer_norm(x, (5,), torch.ones(5, requires_grad=True))),  # rows, for the weights
+        (100, lambda x: F.batch_norm(x, None, None, torch.ones(3, requires_grad=True), training=True)),
+        (100, lambda x: F.group_norm(x, 3, torch.ones(3, requires_grad=True))),
+        (5, lambda x: torch.softmax(x, -1)),
+    ],
+)
+def test_gradients_are_sums_as_well(terms, fn):
+    x = torch.randn(4, 3, 5, 5, requires_grad=True)
+    y = fn(x)
+    with Reductions() as seen:
+        y.backward(torch.ones_like(y))
+    assert max(found.terms for found in seen.found) == terms
 
 
 def test_monte_carlo_perturbs_what_rounds_and_nothing_else():

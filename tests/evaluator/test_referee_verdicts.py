@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 
+import numpy as np
 import pytest
 from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import InvalidReferenceError, MissingToolError
 from kernelwright.evaluator import Referee, _truth
+from kernelwright.evaluator import _statistics as statistics
 from kernelwright.evaluator._check_stage import CheckStage
+from kernelwright.evaluator._clockwork import Clockwork
 from kernelwright.evaluator._timing import ReadTimes, Turns
 from kernelwright.inline import BuildError
 from kernelwright.records import Candidate, Stage, Status
@@ -57,6 +61,24 @@ def test_a_confirmation_uses_fresh_processes(judge_softmax):
     assert verdict.timing.processes == 5
     assert {s.process for s in evaluation.samples} == set(range(5))
     assert {s.phase for s in evaluation.samples} == {"confirm"}
+    assert_follows_from_samples(verdict.timing, evaluation.samples)
+
+
+def assert_follows_from_samples(timing, samples):
+    """The interval, computed again from the windows that are kept."""
+    turns: dict[tuple[int, int], dict[str, float]] = {}
+    for sample in samples:
+        turns.setdefault((sample.process, sample.pair), {})[sample.role] = math.log(sample.latency_ms)
+    values, strayed = [], []
+    for process in range(timing.processes):
+        of_this = [turn for (number, _), turn in turns.items() if number == process]
+        eager = [(turn["eager"] + turn["control"]) / 2 for turn in of_this]  # two processes of the same code
+        values.append(np.median([e - turn["candidate"] for e, turn in zip(eager, of_this, strict=True)]))
+        strayed.append(np.median([turn["eager"] - turn["control"] for turn in of_this]))
+    interval = statistics.stein_interval(values, most=5)  # as many as the settings here allow
+    found = timing.speedup["eager"]
+    assert (found.median, found.low, found.high) == pytest.approx(interval.ratios())
+    assert timing.control_scatter == pytest.approx(math.expm1(math.sqrt(np.mean(np.square(strayed)))))
 
 
 def test_a_search_says_where_the_time_goes_only_where_that_is_asked_for(judge_softmax):
@@ -401,3 +423,31 @@ def test_a_check_set_that_the_machine_cannot_hold_is_refused_before_it_is_made(r
     monkeypatch.setattr(_truth, "most_kept_bytes", lambda: 3 << 20)
     with pytest.raises(InvalidReferenceError, match=r"takes more than 0.0 GiB, a quarter of this machine's memory"):
         referee.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",))
+
+
+def test_what_the_first_judgement_needs_can_be_begun_before_it(referee, monkeypatch):
+    made, compiled, make = [], [], _truth.OracleSession.check_set
+
+    def noting(oracle, *given):
+        made.append(threading.current_thread())
+        return make(oracle, *given)
+
+    monkeypatch.setattr(_truth.OracleSession, "check_set", noting)
+    monkeypatch.setattr(Clockwork, "compile_ahead", lambda clockwork, name, check_set: compiled.append(name))
+    with referee.open(make_problem(SOFTMAX_PROBLEM, "ahead"), baselines=("eager", "compile")) as session:
+        session.prepare_ahead("cpp")
+        made_candidate = Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp")
+        assert session.judge(made_candidate, time=False).verdict.passed
+    assert len(made) == 1
+    assert made[0] is not threading.main_thread()
+    assert compiled == ["compile"]
+
+
+def test_what_goes_wrong_ahead_comes_to_light_when_it_is_needed(referee):
+    broken = SOFTMAX_PROBLEM.replace(
+        "return torch.softmax(x, dim=-1)", "raise ValueError('no such thing')\n        return x"
+    )
+    with referee.open(make_problem(broken, "broken"), baselines=("eager",)) as session:
+        session.prepare_ahead("cpp")
+        with pytest.raises(InvalidReferenceError, match="no such thing"):
+            session.judge(Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp"))

@@ -264,6 +264,9 @@ def test_what_is_decided_needs_fewer_pairs():
     assert statistics.stein_confirmation(equal) > 8
     assert statistics.stein_confirmation(faster) == statistics.stein_confirmation(slower) == 4
     assert statistics.stein_confirmation(faster, noise_bound=math.expm1(0.29)) > 8
+    noisy = [0.5 + d for d in (-0.08, 0.04, 0.08, -0.04)]
+    assert statistics.stein_confirmation(noisy) == 20
+    assert statistics.stein_confirmation(noisy, decides=False) == 4
 
 
 def test_the_interval_takes_the_first_deviation_or_that_of_all():
