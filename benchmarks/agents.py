@@ -154,8 +154,8 @@ class InstantSession:
         """What the lint asks."""
         return {"findings": []}
 
-    def prepare_ahead(self, backend: str) -> None:
-        """Nothing is needed."""
+    def compile_ahead(self, backend: str) -> None:
+        """There is nothing to compile."""
 
     def builds_ahead(self, backend: str) -> bool:
         """Nothing is built."""

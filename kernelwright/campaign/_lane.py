@@ -101,9 +101,9 @@ class LaneSession:
         self._use = use
         self.close = close
 
-    def prepare_ahead(self, backend: Backend) -> None:
-        """Open it now, and begin what the first judgement of a backend's candidates needs."""
-        self._use(lambda session: session.prepare_ahead(backend))
+    def compile_ahead(self, backend: Backend) -> None:
+        """Open it now, and begin to compile the torch.compile baselines."""
+        self._use(lambda session: session.compile_ahead(backend))
 
     def judge(
         self,

@@ -130,7 +130,7 @@ class ProblemJob:
         return attempted(work, failed=lambda fault: self._ended(started, fault), told=told, watch=self.watch)
 
     def _work(self, session: LaneSession, started: float) -> RunResult:
-        session.prepare_ahead(self.config.backend)
+        session.compile_ahead(self.config.backend)
         findings = self._lint(session)
         if reason := self._not_worth_timing(findings):
             return self._skipped(started, reason)

@@ -32,8 +32,8 @@ class Session(Protocol):
         """
         ...
 
-    def prepare_ahead(self, backend: Backend) -> None:
-        """Begin what the first judgement of a backend's candidates needs; returns at once."""
+    def compile_ahead(self, backend: Backend) -> None:
+        """Begin to compile the torch.compile baselines that candidates are timed beside; returns at once."""
         ...
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:

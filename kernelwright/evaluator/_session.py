@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
@@ -117,8 +116,7 @@ class ProblemSession:
         self._races: RaceStage | None = None
         self._smaller: ProblemSession | None = None  # in small sizes, for kernels of a device that is not here
         self._smaller_wanted = True  # until it is known whether there is such a session
-        self._making = threading.RLock()  # held while benches are made
-        self._begun: Future[None] | None = None  # what the first judgement needs
+        self._begun: Future[None] | None = None  # compiles baselines
         self._beside = ThreadPoolExecutor(1, "beside")  # compiles what is looked at later, while others check
 
     def __enter__(self) -> ProblemSession:
@@ -174,24 +172,23 @@ class ProblemSession:
                 )
         return self._smaller
 
-    def prepare_ahead(self, backend: Backend) -> None:
-        """Begin what the first judgement of a backend's candidates needs, and return at once.
+    def compile_ahead(self, backend: Backend) -> None:
+        """Begin to compile the torch.compile baselines that a backend's candidates are timed beside; returns at once.
 
-        That is the check set, and the first call of each torch.compile baseline, which compiles it. What goes wrong
-        comes to light when it is needed.
+        What goes wrong comes to light when they are wanted.
         """
-        if self._begun is None and self._smaller_wanted:
-            self._begun = self._beside.submit(self._prepare_for_timing, backend)
-
-    def _prepare_for_timing(self, backend: Backend) -> None:
         device = self._device_for(backend)
-        if backend != "cpp" or device is not None:
+        if self._begun is not None or backend != "cpp" or device is not None:
             return
-        check_set = self._make(_class_of(backend, device))
-        with self._referee.lane():
-            for name in self._baselines:
-                if name.startswith("compile"):
-                    self._bench(device).clockwork.compile_ahead(name, check_set)
+        check_set, clockwork = self.prepare_for(backend), self._bench(device).clockwork
+
+        def compile_all() -> None:
+            with self._referee.lane():
+                for name in self._baselines:
+                    if name.startswith("compile"):
+                        clockwork.compile_ahead(name, check_set)
+
+        self._begun = self._beside.submit(compile_all)
 
     def prepare(self, device_class: DeviceClass = "cpu") -> truth.CheckSet:
         """The check set, made on first use by an oracle that is gone afterwards.
@@ -200,23 +197,6 @@ class ProblemSession:
             InvalidReferenceError: the reference cannot be used.
             UsageError: the problem has no such variant for this class of devices.
         """
-        self._settle()
-        return self._make(device_class)
-
-    def _settle(self) -> None:
-        """Wait for what was begun ahead, and raise what it raised."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.result()
-
-    @contextlib.contextmanager
-    def _lane(self) -> Iterator[None]:
-        """The referee's lane, once nothing that was begun ahead needs it any more."""
-        self._settle()
-        with self._referee.lane():
-            yield
-
-    def _make(self, device_class: DeviceClass) -> truth.CheckSet:
         if device_class not in self._check_sets:
             if self.problem.variant >= len(self.problem.meta.variants_for(device_class)):
                 raise no_variant(self.problem, device_class)
@@ -231,6 +211,15 @@ class ProblemSession:
             finally:
                 client.close()
         return self._check_sets[device_class]
+
+    @contextlib.contextmanager
+    def _lane(self) -> Iterator[None]:
+        """The referee's lane, once nothing that was begun ahead needs it any more."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
+        with self._referee.lane():
+            yield
 
     def admit(self, wanted: Sequence[InputGenerator], backend: Backend = "cpp") -> GeneratedTrials:
         """Where the reference is well defined on what generators draw, and trials of those where it is.
@@ -676,26 +665,23 @@ class ProblemSession:
 
     def _bench(self, device: Device | None) -> _Bench:
         """Workers and clock for a device; made on first use."""
-        with self._making:
-            return self._benches.get(device) or self._make_bench(device)
-
-    def _make_bench(self, device: Device | None) -> _Bench:
-        workers = Workers(self._referee, self.problem, self._on_stage, device)
-        clockwork = Clockwork(self._referee, workers, self.problem, device)
-        timekeeper = Timekeeper(
-            self._referee.settings,
-            self.problem,
-            workers,
-            clockwork,
-            self._baselines,
-            sampler=self._referee.share_sampler,
-            start=self._start,
-            start_rival=self._start_rival,
-            refuse=lambda *failure: refuse(self.problem.id, *failure),
-        )
-        checks = CheckStage(self._referee, self.problem, clockwork)
-        made = self._benches[device] = _Bench(workers, clockwork, timekeeper, checks)
-        return made
+        if device not in self._benches:
+            workers = Workers(self._referee, self.problem, self._on_stage, device)
+            clockwork = Clockwork(self._referee, workers, self.problem, device)
+            timekeeper = Timekeeper(
+                self._referee.settings,
+                self.problem,
+                workers,
+                clockwork,
+                self._baselines,
+                sampler=self._referee.share_sampler,
+                start=self._start,
+                start_rival=self._start_rival,
+                refuse=lambda *failure: refuse(self.problem.id, *failure),
+            )
+            checks = CheckStage(self._referee, self.problem, clockwork)
+            self._benches[device] = _Bench(workers, clockwork, timekeeper, checks)
+        return self._benches[device]
 
     def _load(
         self, side: Side, candidate: Candidate, check_set: truth.CheckSet, *, ghost: bool = False, compiled: bytes = b""

@@ -275,7 +275,7 @@ class FakeSession:
             for candidate in candidates
         )
 
-    def prepare_ahead(self, backend: str) -> None:
+    def compile_ahead(self, backend: str) -> None:
         pass
 
     def builds_ahead(self, backend: str) -> bool:

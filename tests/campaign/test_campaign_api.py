@@ -15,7 +15,7 @@ from kernelwright.campaign import evaluate, load_drop_in, optimize, read_candida
 from kernelwright.cli import interactive
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.records import InputGenerator, InputPattern, Stage
+from kernelwright.records import InputGenerator, InputPattern, Stage, Timing
 from kernelwright.store import Store
 
 DROP_IN = """
@@ -146,6 +146,16 @@ def test_optimize_returns_the_module_itself_where_nothing_is_faster(settings):
     with pytest.warns(UserWarning, match="no faster kernel for ReLU"):
         found = optimize(model, (torch.randn(4),), settings=settings, open_referee=lambda _: slow)
     assert found is model
+
+
+def test_the_warning_says_why_a_measured_speedup_is_not_claimed(settings, monkeypatch):
+    import torch
+
+    said = "1.15x measured; two processes of the same code differed"
+    monkeypatch.setattr(Timing, "denial", lambda timing, baseline: f"{said} ({baseline})")
+    even = FakeReferee({"v0": 1.0, "v1": 1.0})
+    with pytest.warns(UserWarning, match=r"no faster kernel for ReLU: 1.15x measured; two .* \(eager\)"):
+        optimize(torch.nn.ReLU(), (torch.randn(4),), settings=settings, open_referee=lambda _: even)
 
 
 def test_a_module_of_ones_own_may_be_left_to_libraries_and_a_problem_of_a_suite_not(settings):

@@ -425,29 +425,20 @@ def test_a_check_set_that_the_machine_cannot_hold_is_refused_before_it_is_made(r
         referee.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",))
 
 
-def test_what_the_first_judgement_needs_can_be_begun_before_it(referee, monkeypatch):
-    made, compiled, make = [], [], _truth.OracleSession.check_set
+def test_baselines_are_compiled_beside_what_comes_before_the_first_judgement(referee, monkeypatch):
+    compiled, wanted = [], threading.Event()
 
-    def noting(oracle, *given):
-        made.append(threading.current_thread())
-        return make(oracle, *given)
+    def compile_ahead(clockwork, name, check_set):
+        assert wanted.wait(60)
+        compiled.append((name, threading.current_thread()))
 
-    monkeypatch.setattr(_truth.OracleSession, "check_set", noting)
-    monkeypatch.setattr(Clockwork, "compile_ahead", lambda clockwork, name, check_set: compiled.append(name))
+    monkeypatch.setattr(Clockwork, "compile_ahead", compile_ahead)
     with referee.open(make_problem(SOFTMAX_PROBLEM, "ahead"), baselines=("eager", "compile")) as session:
-        session.prepare_ahead("cpp")
-        made_candidate = Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp")
-        assert session.judge(made_candidate, time=False).verdict.passed
-    assert len(made) == 1
-    assert made[0] is not threading.main_thread()
-    assert compiled == ["compile"]
-
-
-def test_what_goes_wrong_ahead_comes_to_light_when_it_is_needed(referee):
-    broken = SOFTMAX_PROBLEM.replace(
-        "return torch.softmax(x, dim=-1)", "raise ValueError('no such thing')\n        return x"
-    )
-    with referee.open(make_problem(broken, "broken"), baselines=("eager",)) as session:
-        session.prepare_ahead("cpp")
-        with pytest.raises(InvalidReferenceError, match="no such thing"):
-            session.judge(Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp"))
+        session.compile_ahead("cpp")
+        assert compiled == []
+        wanted.set()
+        made = Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp")
+        assert session.judge(made, time=False).verdict.passed
+        ((name, thread),) = compiled  # a judgement waits for it
+    assert name == "compile"
+    assert thread is not threading.main_thread()
