@@ -140,24 +140,14 @@ def optimize(
     open_referee: OpenReferee = open_local_referee,
     **options: Any,
 ) -> torch.nn.Module:
-    """Write, prove and time kernels for a live module; returns a drop-in that shares the module's weights.
-
-    The drop-in runs its kernel for inputs like ``example_inputs`` in evaluation mode and without gradients, and the
-    module's own computation for everything else.
+    """As :func:`kernelwright.optimize`, which shows its progress as well.
 
     Args:
-        model: any module that ``torch.export`` accepts.
-        example_inputs: positional inputs of its forward.
+        model, example_inputs, options: as there.
         name: what the problem is called in the store; default: the class's name.
         settings: default: the user's configuration.
-        options: single settings over those, such as ``rounds=3``.
-
-    Returns:
-        The drop-in; ``model`` itself, with a UserWarning, where no faster kernel could be proved.
-
-    Raises:
-        UsageError: the module cannot be captured, or a bad option.
-        MachineError, MissingToolError: it cannot be judged here.
+        tell: is told each event.
+        open_referee: opens what judges.
     """
     from kernelwright.datasets import parse_problem, problem_from_module
     from kernelwright.store import Store
@@ -172,7 +162,7 @@ def optimize(
         speedup = row.speedup.get(settings.baselines[0])
         if row.evaluation is None or speedup is None or not speedup.faster:
             why = row.reason if row.evaluation is None else row.denied or row.too_small or "none beat it"
-            warnings.warn(f"no faster kernel for {name}: {why}", stacklevel=2)
+            warnings.warn(f"no faster kernel for {name}: {why}", stacklevel=3)  # where kernelwright.optimize was called
             return model
         text = export_text(problem, store.evaluation(row.evaluation).evaluation)
     return load_drop_in(text, model, settings.cache_dir, names)

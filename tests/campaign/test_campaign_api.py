@@ -52,10 +52,11 @@ def test_optimize_says_what_it_does_where_somebody_looks(settings, monkeypatch, 
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     events, referee = [], FakeReferee({"v0": 0.5, "v1": 0.5})
     more = {"tell": events.append} if where == "told" else {}
-    with pytest.warns(UserWarning, match="no faster kernel"):
+    with pytest.warns(UserWarning, match="no faster kernel") as warned:
         kernelwright.optimize(
             torch.nn.ReLU(), (torch.randn(4),), settings=settings, open_referee=lambda _: referee, **more
         )
+    assert warned[0].filename == __file__
     said = capsys.readouterr().err
     assert referee.linted == [], "nobody wrote the file of a module"
     assert ("round 1/2: PASSED" in said) == (where in ("terminal", "notebook"))

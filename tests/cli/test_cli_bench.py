@@ -198,7 +198,7 @@ def test_a_run_folder_round_trips_through_the_store(terminal, suite, tmp_path):
 
 
 def test_results_of_another_run_are_never_left_beside_a_run_s_kernels(terminal, words, tmp_path):
-    """Whoever reads the folder would take them for results of the new kernels."""
+    """A reader of the folder would take them for results of the new kernels."""
     terminal("bench", "generate", "mine", *words)
     out = tmp_path / "out"
     out.mkdir()

@@ -395,14 +395,21 @@ class Kernels(DispatchMode):
     def on_bmm(self, given: Mapping[str, Any]) -> Tensor:
         return self.by.dot(given["self"], given["mat2"])
 
-    def on_convolution(self, given: dict[str, Any]) -> Tensor:
+    def on_convolution(self, given: dict[str, Any]) -> Tensor | None:
+        if given["input"].ndim != 4 or given["transposed"] or set(given["dilation"]) != {1}:
+            return None
         out = self._convolve(given["input"], given["weight"], given["bias"], given)
         if self.by.fold:
             self._convolutions[id(out)] = (out, given)
         return out
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, given: Mapping[str, Any]) -> Tensor:
-        """By columns: (1, out, in * kernel) times (batch, in * kernel, pixels). One group only."""
+        """By columns: (1, out, in * kernel) times (batch, in * kernel, pixels), one group after the other."""
+        groups = x.shape[1] // weight.shape[1]
+        if groups > 1:
+            pairs = zip(x.chunk(groups, 1), weight.chunk(groups), strict=True)
+            out = torch.cat([self._convolve(part, of_part, None, given) for part, of_part in pairs], 1)
+            return out if bias is None else out + bias[:, None, None]
         kernel, (pad, stride) = weight.shape[2:], (given["padding"], given["stride"])
         columns = F.unfold(x, kernel, padding=pad, stride=stride)
         out = self.by.dot(weight.reshape(1, weight.shape[0], -1).expand(len(x), -1, -1), columns)
