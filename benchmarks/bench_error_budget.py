@@ -33,9 +33,8 @@ from evaluator_budget_cases import (  # noqa: E402
     softmax_by,
 )
 from evaluator_budget_kernels import HONEST  # noqa: E402
-from evaluator_budget_suite import bench, outcomes  # noqa: E402
+from evaluator_budget_suite import bench, outcomes, replaced_problems  # noqa: E402
 
-from kernelwright.datasets import load_suite  # noqa: E402
 from kernelwright.evaluator import _budget, _distributions  # noqa: E402
 from kernelwright.evaluator._oracle_math import reference_scales  # noqa: E402
 from kernelwright.evaluator._truth import data_of  # noqa: E402
@@ -143,7 +142,7 @@ class Row:
 def suite(seeds, wanted):
     """Rows by problem and treatment, printed as they come."""
     table = {}
-    for problem in load_suite():
+    for problem in replaced_problems():
         if wanted and problem.name not in wanted:
             continue
         rows = table[problem.id] = {}

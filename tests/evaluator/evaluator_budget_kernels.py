@@ -395,21 +395,14 @@ class Kernels(DispatchMode):
     def on_bmm(self, given: Mapping[str, Any]) -> Tensor:
         return self.by.dot(given["self"], given["mat2"])
 
-    def on_convolution(self, given: dict[str, Any]) -> Tensor | None:
-        if given["input"].ndim != 4 or given["transposed"] or set(given["dilation"]) != {1}:
-            return None
+    def on_convolution(self, given: dict[str, Any]) -> Tensor:
         out = self._convolve(given["input"], given["weight"], given["bias"], given)
         if self.by.fold:
             self._convolutions[id(out)] = (out, given)
         return out
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, given: Mapping[str, Any]) -> Tensor:
-        """By columns: (1, out, in * kernel) times (batch, in * kernel, pixels), one group after the other."""
-        groups = x.shape[1] // weight.shape[1]
-        if groups > 1:
-            pairs = zip(x.chunk(groups, 1), weight.chunk(groups), strict=True)
-            out = torch.cat([self._convolve(part, of_part, None, given) for part, of_part in pairs], 1)
-            return out if bias is None else out + bias[:, None, None]
+        """By columns: (1, out, in * kernel) times (batch, in * kernel, pixels). One group only."""
         kernel, (pad, stride) = weight.shape[2:], (given["padding"], given["stride"])
         columns = F.unfold(x, kernel, padding=pad, stride=stride)
         out = self.by.dot(weight.reshape(1, weight.shape[0], -1).expand(len(x), -1, -1), columns)
@@ -581,6 +574,7 @@ HONEST: Mapping[str, Arithmetic] = {
     "16 lanes": ways(lanes_total(16), lanes_dot(16), scan_block=16),
     "8 lanes": ways(lanes_total(8), lanes_dot(8)),
     "4 lanes": ways(lanes_total(4), lanes_dot(4)),
+    "one chain": ways(lanes_total(1), lanes_dot(1)),
     "64 lanes": ways(lanes_total(64), lanes_dot(64)),
     "chain of products": ways(lanes_total(8), lanes_dot(1)),
     "blocks of 8": ways(blocks_total(8), blocks_dot(8)),

@@ -16,7 +16,7 @@ import torch
 from evaluator_budget_kernels import CHEATS, HONEST, ROUNDINGS, Arithmetic, Kernels, Op
 from torch import Tensor, nn
 
-from kernelwright.datasets import _runtime
+from kernelwright.datasets import _runtime, load_suite
 from kernelwright.evaluator import _budget, _distributions
 from kernelwright.evaluator._oracle_math import directions, flatten_outputs, reference_scales
 from kernelwright.evaluator._truth import data_of
@@ -26,7 +26,54 @@ RUNS, RUNS_OFF_NORMAL = 8, 4  # of Monte-Carlo arithmetic
 NORMAL = ("own", "normal", "probe")
 UNIT_ROUNDOFF = 2.0**-24
 
+# Whose operators, or some of them, have no replacement here: convolutions of one and three dimensions, with groups or
+# transposed; pooling by averages; numbers of 16 bits; gathers and scatters; and formulae that begin with a number.
+NOT_REPLACED = {
+    "adamw_update",
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
+    "batch_norm_train",
+    "bfloat16_feed_forward",
+    "bfloat16_matmul",
+    "bfloat16_residual_rms_norm",
+    "binary_cross_entropy_with_logits",
+    "contrastive_loss",
+    "conv1d_dilated",
+    "conv1d_glu",
+    "conv3d",
+    "conv_transpose2d",
+    "conv_transpose_bias_tanh",
+    "convnext_block",
+    "cross_entropy_backward",
+    "cummax",
+    "cumprod",
+    "depthwise_conv2d",
+    "depthwise_separable_conv",
+    "embedding_bag_mean",
+    "float16_masked_softmax",
+    "histogram",
+    "instance_norm",
+    "inverted_residual",
+    "kl_div_loss",
+    "logsumexp",
+    "matvec",
+    "max_pool3d",
+    "min_with_indices",
+    "prelu",
+    "scatter_add",
+    "segment_sum",
+    "softplus",
+    "top_k",
+    "upsample_bilinear2d",
+    "variance",
+}
+
 Run = Callable[[nn.Module, Sequence[Any]], list[Tensor]]
+
+
+def replaced_problems() -> list[Problem]:
+    """The problems of the built-in suite whose operators all have replacements."""
+    return [problem for problem in load_suite() if problem.name not in NOT_REPLACED]
 
 
 class Truth(NamedTuple):

@@ -68,3 +68,29 @@ class ModelNew(nn.Module):
         kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
         return y
 """
+
+_ELEMENTWISE = '''
+import torch
+from torch import nn
+
+from kernelwright.inline import cpp
+
+lib = cpp(r"""
+#include <cstdint>
+extern "C" void elementwise(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] = EXPRESSION;
+}
+""")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.elementwise(x, y, x.numel())
+        return RETURNED
+'''
+
+
+def elementwise(expression: str, returned: str = "y") -> str:
+    """A candidate whose kernel computes each ``y[i]`` by a C++ expression of ``x[i]``, and what it returns."""
+    return _ELEMENTWISE.replace("EXPRESSION", expression).replace("RETURNED", returned)

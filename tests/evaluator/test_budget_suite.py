@@ -20,53 +20,11 @@ from evaluator_budget_suite import (
     differs,
     eager,
     outcome,
+    replaced_problems,
     replacing,
 )
 
-from kernelwright.datasets import load_suite
-
-# Whose operators, or some of them, have no replacement here: convolutions of one and three dimensions, with groups or
-# transposed; pooling by averages; numbers of 16 bits; gathers and scatters; and formulae that begin with a number.
-NOT_REPLACED = {
-    "adamw_update",
-    "adaptive_avg_pool2d",
-    "avg_pool2d",
-    "batch_norm_train",
-    "bfloat16_feed_forward",
-    "bfloat16_matmul",
-    "bfloat16_residual_rms_norm",
-    "binary_cross_entropy_with_logits",
-    "contrastive_loss",
-    "conv1d_dilated",
-    "conv1d_glu",
-    "conv3d",
-    "conv_transpose2d",
-    "conv_transpose_bias_tanh",
-    "convnext_block",
-    "cross_entropy_backward",
-    "cummax",
-    "cumprod",
-    "depthwise_conv2d",
-    "depthwise_separable_conv",
-    "embedding_bag_mean",
-    "float16_masked_softmax",
-    "histogram",
-    "instance_norm",
-    "inverted_residual",
-    "kl_div_loss",
-    "logsumexp",
-    "matvec",
-    "max_pool3d",
-    "min_with_indices",
-    "prelu",
-    "scatter_add",
-    "segment_sum",
-    "softplus",
-    "top_k",
-    "upsample_bilinear2d",
-    "variance",
-}
-PROBLEMS = {problem.name: problem for problem in load_suite() if problem.name not in NOT_REPLACED}
+PROBLEMS = {problem.name: problem for problem in replaced_problems()}
 # Operators that have nothing to reorder, and no other formula.
 PLAIN = ("argmax", "max_pool2d")
 # Together they hold each order, formula and variant. Chains of hundreds of terms in one accumulator are left to the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from referee_candidates import RIGHT
+from referee_candidates import RIGHT, elementwise
 from referee_problem_text import HEAD, TAIL
 
 from kernelwright.datasets import LintFinding, lint, parse_problem
@@ -48,35 +48,13 @@ def test_unusable_references(referee, made, says, line):
     assert says in evaluation.verdict.reason
 
 
-DOUBLED = '''
-import torch
-from torch import nn
-
-from kernelwright.inline import cpp
-
-lib = cpp(r"""
-#include <cstdint>
-extern "C" void doubled(const float* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; i++) y[i] = x[i] > 0 ? 2 * x[i] : 0;
-}
-""")
-
-
-class ModelNew(nn.Module):
-    def forward(self, x):
-        y = torch.empty_like(x)
-        lib.doubled(x, y, x.numel())
-        return RETURNED
-'''
-
-
 @pytest.mark.untimed
 def test_none_among_outputs_is_part_of_their_structure(referee):
     made = problem("return torch.relu(x) * 2, None")
     with referee.open(made) as session:
 
         def judge(returned: str):
-            source = DOUBLED.replace("RETURNED", returned)
+            source = elementwise("x[i] > 0 ? 2 * x[i] : 0", returned)
             return session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), time=False).verdict
 
         right = judge("y, None")

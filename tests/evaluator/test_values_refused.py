@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from referee_candidates import elementwise
 
 from kernelwright.datasets import LintFinding, _runtime, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError
@@ -172,35 +173,13 @@ def test_lint_and_referee_take_what_looks_like_it(referee, made):
     referee.open(made).close()
 
 
-KERNEL = '''
-import torch
-from torch import nn
-
-from kernelwright.inline import cpp
-
-lib = cpp(r"""
-#include <cstdint>
-extern "C" void doubled(const float* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i];
-}
-""")
-
-
-class ModelNew(nn.Module):
-    def forward(self, x):
-        y = torch.empty_like(x)
-        lib.doubled(x, y, x.numel())
-        return RETURNED
-'''
-
-
 @pytest.mark.untimed
 def test_a_candidate_that_returns_such_a_tensor_is_told_what_it_is(referee):
     made = problem()
     with referee.open(made) as session:
 
         def judge(returned: str):
-            source = KERNEL.replace("RETURNED", returned)
+            source = elementwise("2 * x[i]", returned)
             verdict = session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), time=False).verdict
             return verdict.status, verdict.reason
 
