@@ -149,21 +149,24 @@ def _rules_of(findings: Iterable[LintFinding], severity: str) -> tuple[str, ...]
 # --------------------------------------------------------------------------------------------------- static rules
 
 
+_UNDECLARED = "its data is what get_inputs draws, and numbers far from zero"
+
+
 def _metadata(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
     meta = problem.meta
     if "PROBLEM" not in module_constants(tree):
-        message = "no PROBLEM metadata: only get_inputs makes its data, in one shape"
+        message = f"no PROBLEM metadata: {_UNDECLARED}, in one shape"
         yield LintFinding(rule="no-metadata", severity="info", message=message)
         return
     line = module_constants(tree)["PROBLEM"].lineno
     forward = find_forward(tree)
     if not meta.inputs:
-        message = "no input has a declared domain: only get_inputs makes its data"
+        message = f"no input has a declared domain: {_UNDECLARED}"
         yield LintFinding(rule="no-domains", severity="info", message=message, line=line)
     elif forward is not None and forward.args.vararg is None:
         for argument in (*forward.args.posonlyargs, *forward.args.args)[1:]:
             if argument.arg not in meta.inputs:
-                message = f"input {argument.arg} has no declared domain: only get_inputs makes its data"
+                message = f"input {argument.arg} has no declared domain: {_UNDECLARED}"
                 yield LintFinding(rule="undeclared-input", severity="warning", message=message, line=argument.lineno)
     for device_class, variants in meta.variants.items():
         if len(variants) == 1:
