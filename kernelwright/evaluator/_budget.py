@@ -13,7 +13,7 @@ author.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,7 +49,9 @@ _NUMPY_DTYPES = {
 _Q99_FACTOR = 6.0
 _MAX_FACTOR = 40.0
 _OFF_NORMAL_FACTOR = 4.0  # tails are heavier where the data is not normal
-_CHAIN = {False: 0.25, True: 0.17}  # sqrt(n) error scales of one chain of n additions, by "are they a product's"
+Kind = Literal["sum", "product", "norm"]
+"""What a reduction's result is: a sum; a sum of products of two factors; or terms that are divided by their sum."""
+_CHAIN: Mapping[str, float] = {"sum": 0.25, "product": 0.17, "norm": 0.12}  # error scales, over sqrt(n), of one chain
 LONGEST_CHAIN = 16_384  # additions that may follow one another; longer sums need several partial sums
 
 Data = Literal["normal", "other", "equal", "far"]
@@ -65,13 +67,18 @@ class DecodeError(KernelwrightError):
 class Reduction(NamedTuple):
     """What one operator sums up.
 
-    terms: of one sum. sums: how many the operator makes, whose errors are independent. product: whether terms are
-    products of two factors, as in a matrix product or a convolution.
+    terms: of one sum. sums: how many the operator makes, whose errors are independent. kind: decides how far off one
+    chain of additions is in error scales, which are wider where more than the sum is rounded.
     """
 
     terms: int
     sums: int = 1
-    product: bool = False
+    kind: Kind = "sum"
+
+    def decides(self, other: Reduction) -> bool:
+        """Whether a budget that bears this one bears the other one as well."""
+        of_kind = _CHAIN[self.kind] >= _CHAIN[other.kind]
+        return self.terms >= other.terms and self.sums <= other.sums and of_kind
 
 
 class OutputReport(NamedTuple):
@@ -168,12 +175,12 @@ def tolerance(reductions: Sequence[Reduction], tolerance_scale: float = 1.0, *, 
     """``T`` of single elements, in error scales, times the problem's own factor.
 
     On normal data it is the larger of ``4 + sqrt(n) / 16``, which sums in eight lanes need, and the root of
-    ``4^2 + c^2 n``, which one chain of ``n`` up to 16,384 additions needs; c is 0.25, and 0.17 in products of matrices,
-    whose error scale is wider by the roundings of both factors. On ``other`` data it is ``4 + n / 32``, where terms are
-    ``equal`` ``4 + n / 4``: there rounding errors add up instead of averaging out. An honest variance in one chain was
-    470 off at n = 16,384 on mixed signs, and 1,940 on zeros and ones. ``far`` from zero it is ``16 + n / 4``, so that a
-    variance in one pass is right (11 off at n = 8, 54 at n = 128). Precision is decided on normal data; the others look
-    for wrong answers.
+    ``4^2 + c^2 n``, which one chain of ``n`` up to 16,384 additions needs. c is 0.25; 0.17 in products of matrices,
+    whose error scale is wider by the roundings of both factors; 0.12 in normalisations, softmax and logarithms of sums,
+    which round more than the sum. On ``other`` data it is ``4 + n / 32``, for ``equal`` terms ``4 + n / 4``: there
+    rounding errors add up instead of averaging out. An honest variance in one chain was 470 off at n = 16,384 on mixed
+    signs, and 1,940 on zeros and ones. ``far`` from zero it is ``16 + n / 4``, so that a variance in one pass is right
+    (11 off at n = 8, 54 at n = 128). Precision is decided on normal data; the others look for wrong answers.
     """
     part = max((_part(r, data) for r in reductions), default=0.0)
     return _combined(part, reductions, data) * tolerance_scale
@@ -197,7 +204,7 @@ def norm_tolerance(
 def _part(reduction: Reduction, data: Data) -> float:
     """How far off one chain of a reduction's terms may be, in error scales."""
     if data == "normal":
-        return _CHAIN[reduction.product] * math.sqrt(min(reduction.terms, LONGEST_CHAIN))
+        return _CHAIN[reduction.kind] * math.sqrt(min(reduction.terms, LONGEST_CHAIN))
     return reduction.terms / _TERMS[data]
 
 
@@ -220,7 +227,7 @@ def _advice(reductions: Sequence[Reduction], data: Data, ratios: Sequence[float]
     longest = _longest(reductions)
     if data != "normal" or longest.terms <= LONGEST_CHAIN:
         return ""
-    chain = _CHAIN[longest.product] * math.sqrt(longest.terms)
+    chain = _CHAIN[longest.kind] * math.sqrt(longest.terms)
     chains = (chain * (1.0 + 3.0 / math.sqrt(longest.sums)), chain, chain)
     if any(r > math.hypot(4.0, most) * tolerance_scale for r, most in zip(ratios, chains, strict=True)):
         return ""

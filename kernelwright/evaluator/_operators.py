@@ -61,8 +61,8 @@ def reduction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result:
     terms = rule(args, kwargs, result) if rule else 1
     if terms <= 1:
         return None
-    shared = made // terms if rule in _SHARED else made  # outputs that one sum decides
-    return Reduction(terms, max(1, shared), rule in _PRODUCTS)
+    sums = made // terms if rule in _SHARED else made
+    return Reduction(terms, max(1, sums), "product" if rule in _PRODUCTS else "norm" if name in _NORMS else "sum")
 
 
 _Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
@@ -191,6 +191,11 @@ _RULES: Mapping[str, _Rule] = {
     **_same_for("scatter_add index_add scatter_reduce index_reduce", _scattered),
     **_same_for("_fft_r2c _fft_c2c _fft_c2r", _transformed),
 }
+_NORM_NAMES = """
+    _softmax _log_softmax _safe_softmax softmax log_softmax logsumexp native_layer_norm _fused_rms_norm rms_norm
+    native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm
+"""
+_NORMS = frozenset(_NORM_NAMES.split())
 _PRODUCTS = frozenset({_first_factor, _second_factor, _convolution, _convolution_backward})
 _SHARED = frozenset(
     {

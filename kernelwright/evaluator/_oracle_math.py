@@ -83,12 +83,8 @@ class Reductions(DispatchMode):
 
     @property
     def found(self) -> tuple[Reduction, ...]:
-        """Those that decide a budget: no other has as many terms, as few sums, and is as little of a product."""
-        return tuple(sorted(r for r in self._found if not any(_decides(o, r) for o in self._found if o != r)))
-
-
-def _decides(one: Reduction, other: Reduction) -> bool:
-    return one.terms >= other.terms and one.sums <= other.sums and one.product <= other.product
+        """Those that decide a budget: none of the others decides them."""
+        return tuple(sorted(r for r in self._found if not any(o.decides(r) for o in self._found if o != r)))
 
 
 class OperatorRoundoffs(DispatchMode):

@@ -661,7 +661,7 @@ def _is_endless(domain: InputDomain) -> bool:
 
 
 def _reductions(reply: Mapping[str, Any]) -> tuple[budget.Reduction, ...]:
-    return tuple(budget.Reduction(int(n), max(1, int(m)), bool(p)) for n, m, p in reply["reductions"])
+    return tuple(budget.Reduction(int(n), max(1, int(m)), kind) for n, m, kind in reply["reductions"])
 
 
 def is_structured(variant: Variant) -> bool:

@@ -118,7 +118,7 @@ def test_tolerance_grows_with_the_reduction_and_the_problem():
     assert _budget.tolerance([Reduction(2**20)]) == 68.0  # eight lanes decide
     assert _budget.tolerance([Reduction(2**20)], 2.0) == 136.0
     assert _budget.tolerance([Reduction(4096)]) == math.hypot(4, 16)  # one chain does
-    assert _budget.tolerance([Reduction(4096, product=True)]) < _budget.tolerance([Reduction(4096)])
+    assert _budget.tolerance([Reduction(4096, kind="product")]) < _budget.tolerance([Reduction(4096)])
     assert _budget.tolerance([Reduction(65536)], data="other") == 4 + 2048
     assert _budget.tolerance([Reduction(512)], data="equal") == 132.0
     assert _budget.tolerance([Reduction(512)], data="far") == 144.0

@@ -71,14 +71,16 @@ BATCHED = torch.ones(6, 3, 5, 5)
 @pytest.mark.parametrize(
     ("found", "fn"),
     [
-        (Reduction(16, 4 * 8 * 16), lambda: torch.softmax(X, -1)),  # each of the row's sums decides 16 outputs
-        (Reduction(7, 1), lambda: torch.softmax(torch.ones(1, 7), -1)),
+        (Reduction(16, 4 * 8 * 16, "norm"), lambda: torch.softmax(X, -1)),  # each of the row's sums decides 16 outputs
+        (Reduction(7, 1, "norm"), lambda: torch.softmax(torch.ones(1, 7), -1)),
         (Reduction(7, 3), lambda: torch.ones(3, 7).mean(-1)),
+        (Reduction(7, 3), lambda: torch.ones(3, 7).cumsum(-1)),
+        (Reduction(7, 3), lambda: torch.ones(3, 7).norm(dim=-1)),
         (Reduction(21, 1), lambda: torch.ones(3, 7).sum()),
-        (Reduction(7, 3), lambda: F.layer_norm(torch.ones(3, 7), (7,))),
-        (Reduction(150, 3), lambda: F.batch_norm(BATCHED, None, None, training=True)),
-        (Reduction(7, 12, product=True), lambda: torch.ones(3, 7) @ torch.ones(7, 4)),
-        (Reduction(27, 6 * 2 * 9, product=True), lambda: F.conv2d(BATCHED, torch.ones(2, 3, 3, 3))),
+        (Reduction(7, 3, "norm"), lambda: F.layer_norm(torch.ones(3, 7), (7,))),
+        (Reduction(150, 3, "norm"), lambda: F.batch_norm(BATCHED, None, None, training=True)),
+        (Reduction(7, 12, "product"), lambda: torch.ones(3, 7) @ torch.ones(7, 4)),
+        (Reduction(27, 6 * 2 * 9, "product"), lambda: F.conv2d(BATCHED, torch.ones(2, 3, 3, 3))),
     ],
 )
 def test_what_is_summed_up_and_how_many_sums_there_are(found, fn):
