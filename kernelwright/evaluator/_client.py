@@ -84,11 +84,20 @@ class Client:
         env: dict[str, str] | None = None,
         mounts: Sequence[Mount] = (),
         warm: bool = True,
+        apart: bool = False,
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.worker = sandbox.start_worker(
-                entry, sock=theirs, name=name, limits=limits, cpus=cpus, env=env or {}, mounts=mounts, warm=warm
+                entry,
+                sock=theirs,
+                name=name,
+                limits=limits,
+                cpus=cpus,
+                env=env or {},
+                mounts=mounts,
+                warm=warm,
+                apart=apart,
             )
         except BaseException:
             ours.close()

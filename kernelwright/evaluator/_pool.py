@@ -124,17 +124,20 @@ class Pool:
         self._shift(chosen)
 
     def _shift(self, slots: np.ndarray) -> None:
-        """Move the elements of every tensor of slots by some places: new contents for whoever looks at a few places.
+        """Move the elements of every tensor of slots by some places, so that a look at a few places finds them changed.
 
-        They are never computed on: what is revealed is drawn anew.
+        Nothing is computed on them: what is revealed is drawn anew.
         """
         for spec in self.variant.inputs:
             if isinstance(spec, wire.TensorSpec) and spec.elements > 1:
                 first, item = spec.offset, wire.ITEM_BYTES[spec.dtype]
-                places = item * int(self._rng.integers(1, spec.span_bytes // item))
-                values = self._bytes[slots, first : first + spec.span_bytes]
-                self._bytes[slots, first : first + places] = values[:, -places:]
-                self._bytes[slots, first + places : first + spec.span_bytes] = values[:, :-places]
+                before = np.empty(spec.span_bytes, dtype=np.uint8)
+                for slot in slots:
+                    places = item * int(self._rng.integers(1, spec.span_bytes // item))
+                    tensor = self._bytes[slot, first : first + spec.span_bytes]
+                    before[:] = tensor
+                    tensor[:places] = before[-places:]
+                    tensor[places:] = before[:-places]
 
     def _refill(self, slots: Sequence[int] | np.ndarray) -> None:
         chosen = np.asarray(slots, dtype=np.int64)

@@ -12,6 +12,7 @@ a note but names of functions and words of the compiler, cut to printable charac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
 from kernelwright import inline
@@ -111,8 +112,10 @@ def profile_cpu(
     means = probe_rungs(sandbox) if rungs is None else tuple(rungs)
     requests = {request.key: request for request in map(_request, builds) if request.language == "cpp"}
     evidence = _Evidence(sandbox, requests, means)
-    evidence.count(calls, timeout_s)
-    evidence.recompile()
+    with ThreadPoolExecutor(1, "remarks") as beside:
+        remarks = beside.submit(evidence.recompile)
+        evidence.count(calls, timeout_s)
+        evidence.missing += remarks.result()
     if len(requests) < len({_request(build).key for build in builds}):
         evidence.missing.append("sources other than C++ with a C ABI were not profiled")
     placement = place(
@@ -202,15 +205,15 @@ class _Evidence:
                 return
             self.estimate = None if found is None else (hottest, found)
 
-    def recompile(self) -> None:
-        """The rung ``compiler``."""
+    def recompile(self) -> list[str]:
+        """The rung ``compiler``. Returns what is missing."""
         if "compiler" not in self._means:
-            self.missing.append("no remarks of the compiler: g++ does not work here; install it: apt install g++")
-            return
+            return ["no remarks of the compiler: g++ does not work here; install it: apt install g++"]
         try:
             self.loops = report_vectorisation(self._sandbox, tuple(self._requests.values())) if self._requests else None
         except RecompilationFailedError as error:
-            self.missing.append(f"no remarks of the compiler: {error}")
+            return [f"no remarks of the compiler: {error}"]
+        return []
 
     def metrics(self, bytes_moved: float, flops: float) -> dict[str, float]:
         """The numbers of all rungs."""

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from kernelwright import inline
@@ -93,10 +94,21 @@ def count_calls(
         CountingFailedError: a source does not build for the counter, the driver crashed, or both runs took too long.
         SandboxError: the sandbox could not be set up.
     """
-    program = _program(sandbox, driver)
+    with ThreadPoolExecutor(1, "driver") as beside:
+        built = beside.submit(_program, sandbox, driver)
+        return _counted(sandbox, driver, requests, built, timeout_s)
+
+
+def _counted(
+    sandbox: Sandbox,
+    driver: Driver,
+    requests: Mapping[str, inline.BuildRequest],
+    built: Future[bytes],
+    timeout_s: float,
+) -> Counts:
     for way in _WAYS:
         files = {f"kernel{i}.so": _library(sandbox, requests[key], i, way) for i, key in driver.libraries}
-        done = _run(sandbox, {**files, DRIVER_NAME: program}, driver, way.warm_calls, timeout_s)
+        done = _run(sandbox, {**files, DRIVER_NAME: built.result()}, driver, way.warm_calls, timeout_s)
         if done.reason != "timeout":
             break
     if done.reason == "timeout":

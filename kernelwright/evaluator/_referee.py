@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import importlib.util
 import os
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -48,9 +47,6 @@ _GPU_FILES = 1024
 _EXAMINED_S = 300.0
 _DIGEST_SOURCE = Path(__file__).with_name("_digest.cu")
 _COMPILER = "kernelwright.evaluator._compiler"
-# Sandboxes whose warm workers have Triton imported, for a compiler that they were forked for. Triton decides at its
-# import whether it interprets, so that whoever wants that starts cold there.
-_WITH_TRITON: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5
 
@@ -106,6 +102,7 @@ class Referee:
         self._examiner: Examiner | None = None
         self._owns_sandbox = sandbox is None
         self.sandbox = _open_sandbox(settings, self.device) if sandbox is None else sandbox
+        self.sandbox.warm_up()
         self._cache_dir = Path(settings.cache_dir)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self._cache_dir)
@@ -285,9 +282,6 @@ class Referee:
         cannot show it; there each of these workers compiles for itself.
         """
         on_gpu = device is not None and device.is_gpu
-        if self.warm and entry.partition(":")[0] == _COMPILER:
-            _WITH_TRITON.add(self.sandbox)
-        interprets = "TRITON_INTERPRET" in (env or {})
         mounts = [Mount(path) for path in _GPU_FOLDERS if on_gpu and os.path.isdir(path)]
         variables = dict(env or {})
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
@@ -305,7 +299,8 @@ class Referee:
             builds=builds,
             env=variables,
             mounts=mounts,
-            warm=self.warm and not (interprets and self.sandbox in _WITH_TRITON),
+            warm=self.warm,
+            apart=entry.partition(":")[0] == _COMPILER,  # it imports Triton, which decides then whether it interprets
         )
 
     def load(

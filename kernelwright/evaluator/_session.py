@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Event, Lock
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,6 +118,8 @@ class ProblemSession:
         self._smaller: ProblemSession | None = None  # in small sizes, for kernels of a device that is not here
         self._smaller_wanted = True  # until it is known whether there is such a session
         self._begun: Future[None] | None = None  # compiles baselines
+        self._compiling = Event()  # while that has the lane
+        self._building = Lock()  # held by a build that shares the lane with it
         self._beside = ThreadPoolExecutor(1, "beside")  # compiles what is looked at later, while others check
 
     def __enter__(self) -> ProblemSession:
@@ -178,17 +181,29 @@ class ProblemSession:
         What goes wrong comes to light when they are wanted.
         """
         device = self._device_for(backend)
-        if self._begun is not None or backend != "cpp" or device is not None:
+        compiled = [name for name in self._baselines if name.startswith("compile")]
+        if self._begun is not None or not compiled or backend != "cpp" or device is not None:
             return
-        check_set, clockwork = self.prepare_for(backend), self._bench(device).clockwork
+        bench, prepared = self._bench(device), Future[truth.CheckSet]()
 
         def compile_all() -> None:
             with self._referee.lane():
-                for name in self._baselines:
-                    if name.startswith("compile"):
-                        clockwork.compile_ahead(name, check_set)
+                self._compiling.set()
+                try:
+                    bench.workers.import_compiler()
+                    for name in compiled:
+                        bench.clockwork.compile_ahead(name, prepared.result())
+                finally:
+                    self._compiling.clear()
+                    with self._building:
+                        pass  # a build that began meanwhile ends before another process may time something
 
         self._begun = self._beside.submit(compile_all)
+        try:
+            prepared.set_result(self.prepare_for(backend))
+        except BaseException as error:
+            prepared.set_exception(error)
+            raise
 
     def prepare(self, device_class: DeviceClass = "cpu") -> truth.CheckSet:
         """The check set, made on first use by an oracle that is gone afterwards.
@@ -415,9 +430,14 @@ class ProblemSession:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody times anything meanwhile, and this thread is on the referee's own core."""
-        with self._lane(), pinned(self._referee.own_cpu):
-            yield
+        """Nothing is timed meanwhile, and this thread is on the referee's own core."""
+        with pinned(self._referee.own_cpu):
+            with self._building:
+                if self._compiling.is_set():
+                    yield
+                    return
+            with self._lane():
+                yield
 
     def _built(self, candidate: Candidate, lane: Callable[[], AbstractContextManager[None]]) -> BuiltCode:
         """A candidate built, within ``lane``, by a worker that is not used otherwise."""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from kernelwright.errors import SandboxError
 from kernelwright.evaluator._client import Builder, Client, WorkerFailed
 from kernelwright.evaluator._clock import Door
 from kernelwright.evaluator._device import Device
@@ -135,6 +136,11 @@ class Workers:
             side.end()
             raise reference_error(self._problem, failed) from None
         return side
+
+    def import_compiler(self) -> None:
+        """Have torch's compiler imported where workers are forked from, before one is wanted."""
+        with contextlib.suppress(SandboxError):
+            self._start("compiler", compiles=True).end()
 
     def live_twin(self, name: str, check_set: CheckSet) -> Side:
         """The kept twin of a baseline; started again where it died."""

@@ -52,6 +52,7 @@ class Job:
     stdin: bytes = b""
     max_reply_bytes: int = 0
     warm: bool = False
+    apart: bool = False
     name: str = ""
 
     @property
@@ -148,6 +149,7 @@ class BaseSandbox(ABC):
         limits: Limits | None = None,
         cpus: Sequence[int] | None = None,
         warm: bool = True,
+        apart: bool = False,
     ) -> Worker:
         """See :class:`Sandbox`."""
         job = Job(
@@ -160,6 +162,7 @@ class BaseSandbox(ABC):
             sock=sock,
             cpus=_given(cpus),
             warm=warm,
+            apart=apart,
         )
         with sock:
             return self._start(job)
@@ -236,8 +239,18 @@ class BaseSandbox(ABC):
         Raises:
             SandboxError: its workers can reach out. Nothing untrusted has run.
         """
-        if not job.warm:
-            return None
+        return self._warmed() if job.warm else None
+
+    def warm_up(self) -> None:
+        """Begin to start the zygote, and return. What is wrong with it is said when a worker is wanted."""
+
+        def start() -> None:
+            with contextlib.suppress(SandboxError):
+                self._warmed()
+
+        threading.Thread(target=start, name="zygote", daemon=True).start()
+
+    def _warmed(self) -> Zygote | None:
         with self._zygote_lock:
             if self._zygote is not None and not self._zygote.alive():
                 self._zygote.close()

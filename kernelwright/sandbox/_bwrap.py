@@ -83,7 +83,7 @@ class BwrapSandbox(BaseSandbox):
         files = [memory.product_memfd(data, "in") for data in job.files.values()]
         try:
             with standard_streams(b"") as (_, stdout, stderr, pipes):
-                zygote.fork(control, stdout, stderr, preload=job.preload)
+                zygote.fork(control, stdout, stderr, preload=job.preload, apart=job.apart)
         except BaseException:
             messages.close_fds(files)
             raise

@@ -118,7 +118,7 @@ class DockerSandbox(BaseSandbox):
         process = os.pidfd_open(container.pid)
         try:
             with standard_streams(b"") as (_, stdout, stderr, pipes):
-                zygote.fork(control, stdout, stderr, preload=job.preload, container=process)
+                zygote.fork(control, stdout, stderr, preload=job.preload, apart=job.apart, container=process)
         finally:
             os.close(process)
         parts = self._parts(container, pipes)

@@ -56,16 +56,24 @@ class Zygote:
             messages.close_fds([log_fd, null])
 
     def fork(
-        self, control: socket.socket, stdout: int, stderr: int, *, preload: str, container: int | None = None
+        self,
+        control: socket.socket,
+        stdout: int,
+        stderr: int,
+        *,
+        preload: str,
+        apart: bool = False,
+        container: int | None = None,
     ) -> None:
         """Ask for a worker that talks over ``control`` (duplicated). Raises :class:`SandboxError` if it is dead.
 
-        ``container`` is a process file descriptor of a container's first process, where the worker is to enter one.
+        ``apart``: a fork of the zygote imports ``preload``, and no worker of another module has it. ``container`` is a
+        process file descriptor of a container's first process, where the worker is to enter one.
         """
         fds = [control.fileno(), stdout, stderr, *([container] if container is not None else [])]
         try:
             with self._lock:
-                messages.send_message(self._control, {"preload": preload}, fds)
+                messages.send_message(self._control, {"preload": preload, "apart": apart}, fds)
         except messages.ProtocolError as error:
             raise SandboxError(f"the zygote is gone: {error}", hint="start the job again") from error
 

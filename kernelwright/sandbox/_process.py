@@ -108,7 +108,7 @@ class ProcessSandbox(BaseSandbox):
 
     def _launch_warm(self, zygote: Zygote, job: Job, control: socket.socket) -> LaunchParts:
         with standard_streams(b"") as (_, stdout, stderr, pipes):
-            zygote.fork(control, stdout, stderr, preload=job.preload)
+            zygote.fork(control, stdout, stderr, preload=job.preload, apart=job.apart)
         layers = ("zygote", *self.around)
         return LaunchParts(pipes, lambda: None, None, layers, warm=True)
 

@@ -195,8 +195,11 @@ class Sandbox(Protocol):
         limits: Limits = ...,
         cpus: Sequence[int] | None = ...,
         warm: bool = ...,
+        apart: bool = ...,
     ) -> Worker:
         """Call ``entry`` ("package.module:function") inside as ``function(sock)``.
+
+        ``warm`` lets a fork of the zygote start it, ``apart`` a fork that alone has imported the entry's module.
 
         ``sock`` is the child's end of a stream socket pair; it belongs to the worker from now on and is closed here,
         also on failure, so that the other end sees the worker's death.
@@ -222,6 +225,9 @@ class Sandbox(Protocol):
             WorkerFailed: it raised, died, broke a limit, or answered something unacceptable.
             SandboxError: the sandbox could not be set up.
         """
+
+    def warm_up(self) -> None:
+        """Begin to start the process that warm workers are forked from, and return."""
 
     def environment(self) -> dict[str, str]:
         """The environment of workers."""

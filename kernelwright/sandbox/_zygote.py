@@ -5,8 +5,10 @@ has one thread, never runs an OpenMP region (its children would hang in their fi
 started with the clean environment that its children show in /proc. It is process 1 of a pid namespace of its own, so
 its end is the end of all of its children.
 
-Requests come over the control socket: {"preload": module} with three descriptors, the worker's control socket and its
-standard output and error. A fourth one is a process file descriptor of a container's first process: the worker then
+Requests come over the control socket: {"preload": module, "apart": bool} with three descriptors, the worker's control
+socket and its standard output and error. A module that is to be imported apart is imported by a fork of the zygote,
+which forks all of its workers from then on: the others neither wait for the import nor have the module. A fourth
+descriptor is a process file descriptor of a container's first process: the worker then
 enters that container, as an engine's ``exec`` would, instead of building walls itself. What the worker is to do comes
 over the worker's own socket (see ``_entry``). When a worker ends, the zygote reports {"exit": code} there.
 """
@@ -85,6 +87,7 @@ def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
     """Fork on request and report exits, until the trusted side hangs up."""
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     children: dict[int, tuple[int, int]] = {}  # pidfd: (pid, worker's control socket)
+    branches: dict[str, tuple[int, socket.socket]] = {}  # (pid, its control socket) by the module that each imports
     while True:
         poll = select.poll()
         for fd in (control.fileno(), *children):
@@ -97,10 +100,55 @@ def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
                 request, fds = messages.recv_message(control, timeout_s=10.0)
             except messages.ProtocolError:
                 os._exit(0)
+            if request["apart"]:
+                _pass_on(branches, control, request, fds, isolated=isolated)
+                continue
             started = _fork(control, request, fds, own_pid_namespace, isolated=isolated)
             if started is not None:
                 worker, pidfd, pid = started
                 children[pidfd] = pid, worker
+
+
+def _pass_on(
+    branches: dict[str, tuple[int, socket.socket]],
+    control: socket.socket,
+    request: dict[str, Any],
+    fds: tuple[int, ...],
+    *,
+    isolated: bool,
+) -> None:
+    """Hand a request to the branch that has its module; a branch that is not there, or has died, is started."""
+    name = request["preload"]
+    for _ in range(2):
+        try:
+            if name not in branches:
+                branches[name] = _branch(control, isolated=isolated)
+            messages.send_message(branches[name][1], {"preload": name, "apart": False}, fds)
+            break
+        except messages.ProtocolError:
+            pid, channel = branches.pop(name)
+            channel.close()
+            os.waitpid(pid, 0)
+        except OSError as error:
+            _say_why_not(fds[0], error)
+            break
+    messages.close_fds(fds)
+
+
+def _branch(control: socket.socket, *, isolated: bool) -> tuple[int, socket.socket]:
+    """Fork a zygote; returns its pid and the socket over which it serves. It ends with this process."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    control.detach()
+    ours.detach()
+    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != theirs.fileno():
+            messages.close_fds([fd])
+    _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    _serve(theirs, isolated=isolated)
 
 
 def _fork(
@@ -117,8 +165,8 @@ def _fork(
             _kernel.unshare(_kernel.CLONE_NEWPID)
         pid = os.fork()
     except OSError as error:
-        with socket.socket(fileno=worker) as channel, contextlib.suppress(messages.ProtocolError):
-            messages.send_message(channel, {"error": f"the zygote cannot fork: {error}"}, timeout_s=0.0)
+        _say_why_not(worker, error)
+        messages.close_fds([worker])
         pid = -1
     if pid == 0:
         control.detach()
@@ -129,6 +177,13 @@ def _fork(
     if pid < 0:
         return None
     return worker, os.pidfd_open(pid), pid
+
+
+def _say_why_not(worker: int, error: OSError) -> None:
+    channel = socket.socket(fileno=worker)
+    with contextlib.suppress(messages.ProtocolError):
+        messages.send_message(channel, {"error": f"the zygote cannot fork: {error}"}, timeout_s=0.0)
+    channel.detach()
 
 
 def _preload_safely(name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright import inline
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Referee, _compiler
 from kernelwright.evaluator._build import BuildService
 from kernelwright.evaluator._product_cache import ProductCache
 from kernelwright.inline import _cuda_compiler
@@ -193,3 +193,8 @@ def test_a_full_disk_costs_a_build_and_leaves_nothing_behind(tmp_path, monkeypat
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     cache.keep("kernel", b"product", "log")
     assert cache.load("kernel") == (b"product", "log")
+
+
+def test_the_compiler_is_asked_for_flags_without_a_build():
+    assert _compiler.knows("-mavx2 -mfma")
+    assert not _compiler.knows("-mavx2 -mno-such-vectors")

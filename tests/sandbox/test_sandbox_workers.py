@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import time
@@ -230,3 +231,53 @@ def test_several_workers_at_once_have_several_users(sandbox):
 def test_threads_of_torch_work_in_a_warm_worker(guests):
     with open_sandbox("auto", python_paths=[guests], threads=2) as sandbox:
         assert sandbox.call("sandbox_guests:compute", {}) == {"sum": 256.0**3, "threads": 2}
+
+
+OWN = "kernelwright.inline"  # a module of ours, which a zygote has not imported
+
+
+@pytest.fixture
+def start_warm(sandbox):
+    """Starts warm workers, apart from others or not; all are killed in the end."""
+    started = []
+
+    def start(entry="sandbox_guests:report", **options):
+        ours, theirs = socket.socketpair()
+        worker = sandbox.start_worker(entry, sock=theirs, **options)
+        started.append((worker, ours))
+        return worker, ours
+
+    yield start
+    for worker, ours in started:
+        worker.kill()
+        ours.close()
+
+
+def test_workers_apart_are_as_confined_as_others(start_warm):
+    (worker, sock), (another, other) = (start_warm(cpus=[0], apart=apart) for apart in (True, False))
+    apart, usual = (recv_message(channel, timeout_s=60.0)[0] for channel in (sock, other))
+    assert worker.warm
+    assert worker.layers == another.layers
+    for name in ("fds", "root", "home", "affinity"):
+        assert apart[name] == usual[name], name
+
+
+def test_what_is_imported_apart_is_nowhere_else(start_warm):
+    start_warm(f"{OWN}:no_such_function", apart=True)  # imports the module, whatever becomes of it
+    _, sock = start_warm()
+    assert OWN not in recv_message(sock, timeout_s=60.0)[0]["ours"]
+
+
+def test_workers_apart_start_again_when_what_forks_them_has_died(start_warm):
+    worker, sock = start_warm("sandbox_guests:echo", apart=True)
+    assert ask(sock, {"a": 1}) == {"a": 1}
+    with open(f"/proc/{worker.pid}/status") as status:
+        parent = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
+    watched = os.pidfd_open(parent)
+    os.kill(parent, signal.SIGKILL)
+    assert select.select([watched], [], [], 30.0)[0]  # it has ended
+    os.close(watched)
+    again, sock = start_warm("sandbox_guests:echo", apart=True)
+    assert ask(sock, {"a": 2}) == {"a": 2}
+    for ended in (worker, again):
+        assert ended.kill() == Exit(None, signal.SIGKILL, "signal")

@@ -46,6 +46,7 @@ def look(payload):
         "root": _list("/"),
         "home": _list("/root"),
         "torch_loaded": "torch" in sys.modules,
+        "ours": sorted(name for name in sys.modules if name.startswith("kernelwright.")),
         "payload": payload,
     }
 
