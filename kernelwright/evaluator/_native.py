@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -50,3 +51,10 @@ def build_library(name: str, cache_dir: Path, flags: Sequence[str] = ("-O3",), *
         raise MachineError(f"{file.name} could not be built: {error.stderr.decode()[-500:]}") from None
     temporary.replace(path)
     return path
+
+
+@functools.cache
+def compiler_takes(flags: str) -> bool:
+    """Whether g++ takes the flags; asking takes 10 ms."""
+    command = ["g++", *flags.split(), "-E", "-x", "c++", "/dev/null"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
