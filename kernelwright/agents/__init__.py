@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint
 from kernelwright.agents._duplicates import MACHINE_CODE, code_size, find_twin, program_of, surroundings_of
-from kernelwright.agents._graph import StepResult, build_step, open_checkpoints, run_step
+from kernelwright.agents._graph import StepResult, build_step, import_ahead, open_checkpoints, run_step
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._memory import Memory, NoMemory
 from kernelwright.agents._model_roles import (
@@ -186,6 +186,7 @@ __all__ = [
     "describe_static",
     "find_twin",
     "foretold",
+    "import_ahead",
     "initial_state",
     "judge_from_spec",
     "judges",

@@ -5,7 +5,9 @@ Every so often, what was learned is summed up before the next round.
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -68,6 +70,11 @@ def open_checkpoints(path: Path) -> Iterator[BaseCheckpointSaver[str]]:
             hint="move it away; finished evaluations are in the store and will not be repeated",
             path=str(path),
         ) from error
+
+
+def import_ahead() -> None:
+    """Begin to import what a step is compiled with, which takes half a second, and return."""
+    threading.Thread(target=importlib.import_module, args=("langgraph.graph",), daemon=True).start()
 
 
 def build_step(

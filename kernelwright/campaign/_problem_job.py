@@ -30,6 +30,7 @@ from kernelwright.agents import (
     build_step,
     context_of,
     describe_static,
+    import_ahead,
     rounds_without_gain,
     run_step,
     share_of_roofline,
@@ -130,6 +131,7 @@ class ProblemJob:
         return attempted(work, failed=lambda fault: self._ended(started, fault), told=told, watch=self.watch)
 
     def _work(self, session: LaneSession, started: float) -> RunResult:
+        import_ahead()
         session.compile_ahead(self.config.backend)
         findings = self._lint(session)
         if reason := self._not_worth_timing(findings):

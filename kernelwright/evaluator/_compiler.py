@@ -64,7 +64,7 @@ def hash_files() -> None:
 
 
 def ask_for_flags() -> None:
-    """Replace the trial builds by which Inductor looks for instruction sets, 0.4 s each; it asks the processor itself."""
+    """Replace Inductor's trial builds for instruction sets, 0.4 s each; it asks the processor itself before them."""
     with contextlib.suppress(ImportError, AttributeError):
         from torch._inductor import cpu_vec_isa
 
