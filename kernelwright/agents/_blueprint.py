@@ -93,7 +93,8 @@ def _ask(context: StepContext, entry: str, what: str, *, most: int | None = None
     """The reply of a tool for the problem's shape variants, or the first ``most`` of them."""
     problem = context.problem
     variants = _variants(context)[:most]
-    payload = {"source": problem.source, "variant": variants[0], "variants": variants, "mode": problem.meta.mode}
+    payload: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}
+    payload |= {"mode": problem.meta.mode, "backward": problem.meta.backward}
     try:
         return context.bench.call(entry, payload)
     except WorkerFailed as error:

@@ -115,12 +115,32 @@ class Builder:
         """The value in another dtype."""
         return value if value.dtype == dtype else self.pointwise("cast", value, dtype=dtype)
 
+    # ---------------------------------------------------------------- memory
+
+    def in_memory(self, value: Value) -> Value:
+        """What is read as it lies in memory: a view is copied."""
+        return self.pointwise("copy", value) if value.is_view else value
+
+    def routine(self, routine: str, args: Sequence[Value], shape: Shape, dtype: str, **attrs: Any) -> Value:
+        """A kernel of :mod:`_routines`.
+
+        Raises:
+            Unsupported: there is none in this language.
+        """
+        if self.backend != "cpp":
+            raise Unsupported("no template in this language")
+        held = tuple(self.in_memory(x) for x in args)
+        return self.make("routine", held, shape, dtype, self.origin[1].split(".")[0], routine=routine, **attrs)
+
     # ---------------------------------------------------------------- views
 
     def permute(self, value: Value, dims: Sequence[int]) -> Value:
         """Reordered dims."""
         if list(dims) == list(range(len(dims))):
             return value
+        if value.op == "permute":
+            inner = value.attrs["dims"]
+            return self.permute(value.args[0], [inner[d] for d in dims])
         moved = [d for d in dims if not value.shape[d].equals(1)]
         if moved == sorted(moved):  # nothing but dims of size 1 change places
             return self.reshape(value, [value.shape[d] for d in dims])

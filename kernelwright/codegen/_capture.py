@@ -43,7 +43,8 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: ``source`` (the problem's text), ``variant`` (settings of its module constants, the one that is
-            timed), ``variants`` (optional: all variants; else those that the file declares for the CPU), ``mode``.
+            timed), ``variants`` (optional: all variants; else those that the file declares for the CPU), ``mode``,
+            ``backward`` (whether gradients are wanted as well).
 
     Returns:
         The graph as JSON-able data with ``ok`` true; or ``ok`` false with ``reason`` (and ``line`` where known).
@@ -52,10 +53,12 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
         source, first = payload["source"], dict(payload.get("variant") or {})
         carry = _carry(source, first)
         others = [dict(v) for v in payload.get("variants") or declared_variants(source)]
-        exports = [_export(source, first, payload.get("mode", "eval"))]
-        for variant in others:
-            if variant != first:
-                exports.append(_export(source, variant, payload.get("mode", "eval")))
+        mode = payload.get("mode", "eval")
+        if payload.get("backward"):
+            from kernelwright.codegen._joint import export_with_gradients as export
+        else:
+            export = _export
+        exports = [export(source, variant, mode) for variant in [first, *(v for v in others if v != first)]]
         graph = _unify(exports, "graph")
         return {
             **graph,
@@ -110,7 +113,7 @@ def _decompositions(program: Any) -> dict[Any, Any]:
         if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
             continue
         name = str(target).removeprefix("aten.")
-        if any(name == d or name.split(".")[0] == d for d in _DECOMPOSED):
+        if needs_decomposition(name):
             if target in known:
                 table[target] = known[target]
             elif target._can_decompose():
@@ -118,22 +121,32 @@ def _decompositions(program: Any) -> dict[Any, Any]:
     return table
 
 
+def needs_decomposition(name: str) -> bool:
+    """Whether an operator only rewrites itself into others that the generator knows."""
+    return any(name == d or name.split(".")[0] == d for d in _DECOMPOSED)
+
+
 def _export(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
     model, inputs, program = export_reference(source, variant, mode)
     parameters = inspect.signature(model.forward).parameters
     return {
-        **_Writer(program, model, _parameter_names(parameters, len(inputs))).graph(),
-        "forward_defaults": {
-            p.name: p.default if isinstance(p.default, bool | int | float | str) else None
-            for p in parameters.values()
-            if p.default is not p.empty
-        },
-        "attributes": _attributes(model),
-        "indexed": [name for name, module in model.named_modules() if _is_indexed(module)],
+        **_Writer(program, model, parameter_names(parameters, len(inputs))).graph(),
+        "forward_defaults": defaults_of(parameters),
+        "attributes": attributes_of(model),
+        "indexed": indexed_of(model),
     }
 
 
-def _parameter_names(parameters: Mapping[str, inspect.Parameter], count: int) -> list[str]:
+def defaults_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """The defaults of the parameters of ``forward``; None for what is no plain value."""
+    return {
+        p.name: p.default if isinstance(p.default, bool | int | float | str) else None
+        for p in parameters.values()
+        if p.default is not p.empty
+    }
+
+
+def parameter_names(parameters: Mapping[str, inspect.Parameter], count: int) -> list[str]:
     """The names of the parameters of ``forward``; for ``*args`` as many as ``count`` inputs take."""
     names: list[str] = []
     for name, parameter in parameters.items():
@@ -144,10 +157,10 @@ def _parameter_names(parameters: Mapping[str, inspect.Parameter], count: int) ->
     return names
 
 
-def _is_indexed(module: nn.Module) -> bool:
-    """Whether ``module[0]`` is its child of the name ``0``."""
-    named = isinstance(module, nn.ModuleDict | nn.ParameterDict)
-    return hasattr(type(module), "__getitem__") and not named
+def indexed_of(model: nn.Module) -> list[str]:
+    """The modules of which ``module[0]`` is the child of the name ``0``."""
+    named = (nn.ModuleDict, nn.ParameterDict)
+    return [n for n, m in model.named_modules() if hasattr(type(m), "__getitem__") and not isinstance(m, named)]
 
 
 def _carry(source: str, variant: Mapping[str, Any]) -> Carry:
@@ -184,7 +197,7 @@ def _state(model: nn.Module) -> set[tuple[str, str, str]]:
     return {(name, str(tuple(tensor.shape)), str(tensor.dtype)) for name, tensor in tensors.items()}
 
 
-def _attributes(model: nn.Module) -> dict[str, int]:
+def attributes_of(model: nn.Module) -> dict[str, int]:
     """Whole numbers that the model and its submodules keep as public attributes: sizes that no shape shows."""
     found = {}
     for prefix, module in model.named_modules():
@@ -194,34 +207,102 @@ def _attributes(model: nn.Module) -> dict[str, int]:
     return found
 
 
-class _Writer:
+class _Nodes:
+    """Turns the nodes of a graph into plain data."""
+
+    def __init__(self) -> None:
+        self.names: dict[Any, dict[str, Any]] = {}
+
+    def _called(self, node: Any) -> list[dict[str, Any]]:
+        """A call as an entry; none for one result of several, which is named by the call."""
+        if node.target is operator.getitem:
+            self.names[node] = {**self.names[node.args[0]], "index": node.args[1]}
+            return []
+        return [self._node(node)]
+
+    def _node(self, node: Any) -> dict[str, Any]:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CaptureFault(f"unsupported call {node.target}")
+        self.names[node] = {"ref": node.name}
+        value = node.meta.get("val")
+        outputs = value if isinstance(value, (tuple, list)) else [value]
+        given = [o is not None for o in outputs]
+        if given != sorted(given, reverse=True):
+            raise CaptureFault(f"{node.target} leaves out a result before another")
+        if not all(isinstance(o, torch.Tensor) for o in outputs if o is not None):
+            raise CaptureFault(f"{node.target} has a result that is not a tensor")
+        return {
+            "name": node.name,
+            "op": str(node.target).removeprefix("aten."),
+            "args": [self._argument(a) for a in _with_defaults(node)],
+            "kwargs": {k: self._argument(v) for k, v in node.kwargs.items()},
+            "outputs": [tensor_entry(o) for o in outputs if o is not None],
+        }
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            if value not in self.names:
+                raise CaptureFault(f"the graph uses {value}, which is not a tensor")
+            return self.names[value]
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+            return {"symbol": type(value).__name__, "value": str(value).removeprefix("torch.")}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return _plain(value)
+        raise CaptureFault(f"the graph holds an argument of type {type(value).__name__}")
+
+
+class Written(_Nodes):
+    """Part of a traced graph as plain data.
+
+    Args:
+        given: what comes into the part: a name, the node, and whether it is known to be contiguous as traced.
+        nodes: the nodes of the part in execution order.
+    """
+
+    def __init__(self, given: Sequence[tuple[str, Any, bool]], nodes: Sequence[Any]) -> None:
+        super().__init__()
+        self.inputs = []
+        for name, node, known in given:
+            self.names[node] = {"ref": name}
+            entry = {"name": name, "kind": "input", "target": name, **tensor_entry(node.meta["val"])}
+            self.inputs.append({**entry, "contiguous": entry["contiguous"] and known})
+        self.nodes = [entry for node in nodes if node.op == "call_function" for entry in self._called(node)]
+
+    def argument(self, node: Any) -> dict[str, Any]:
+        """How the graph names a result."""
+        return dict(self.names[node])
+
+
+class _Writer(_Nodes):
     """Turns one exported program into plain data."""
 
     def __init__(self, program: Any, model: nn.Module, forward_parameters: Sequence[str]) -> None:
+        super().__init__()
         self.program, self.model = program, model
         self.forward_parameters = list(forward_parameters)
-        self.names: dict[Any, dict[str, Any]] = {}
 
     def graph(self) -> dict[str, Any]:
         inputs = self._inputs()
         nodes = []
         outputs: list[dict[str, Any]] = []
         for node in self.program.graph.nodes:
-            if node.op == "call_function" and node.target is operator.getitem:
-                self.names[node] = {**self.names[node.args[0]], "index": node.args[1]}
-            elif node.op == "call_function":
-                nodes.append(self._node(node))
+            if node.op == "call_function":
+                nodes += self._called(node)
             elif node.op == "output":
                 outputs = [self._argument(a) for a in node.args[0]]
-        signature = self.program.graph_signature
-        if any(spec.kind.name != "USER_OUTPUT" for spec in signature.output_specs):
-            raise CaptureFault("the forward pass changes a buffer or an input, which generated code cannot do")
         if any(o is None or "ref" not in o for o in outputs):
             raise CaptureFault("the forward pass returns something that is not a tensor")
+        specs = self.program.graph_signature.output_specs
+        if any(spec.kind.name not in ("USER_OUTPUT", "BUFFER_MUTATION") for spec in specs):
+            raise CaptureFault("the forward pass changes an input, which generated code cannot do")
+        given = list(zip(specs, outputs, strict=True))
         return {
             "inputs": inputs,
             "nodes": nodes,
-            "outputs": outputs,
+            "outputs": [output for spec, output in given if spec.kind.name == "USER_OUTPUT"],
+            "writes": [{"target": spec.target, **output} for spec, output in given if spec.kind.name != "USER_OUTPUT"],
             "structure": self._structure(),
             "forward_parameters": self.forward_parameters,
         }
@@ -257,7 +338,7 @@ class _Writer:
             place = self._attribute(target) if kind == "constant" else None
             if place is not None:
                 kind, target = "buffer", place
-            entry = {"name": node.name, "kind": kind, "target": target, **_tensor(node.meta["val"])}
+            entry = {"name": node.name, "kind": kind, "target": target, **tensor_entry(node.meta["val"])}
             if kind == "constant":
                 entry["data"] = self._constant(spec.target)
             entries.append(entry)
@@ -280,35 +361,6 @@ class _Writer:
             raise CaptureFault(f"the constant tensor {target} is too large to embed ({tensor.numel()} elements)")
         return _plain(tensor.tolist())
 
-    def _node(self, node: Any) -> dict[str, Any]:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            raise CaptureFault(f"unsupported call {node.target}")
-        self.names[node] = {"ref": node.name}
-        value = node.meta.get("val")
-        outputs = value if isinstance(value, (tuple, list)) else [value]
-        if not all(isinstance(o, torch.Tensor) for o in outputs if o is not None):
-            raise CaptureFault(f"{node.target} has a result that is not a tensor")
-        return {
-            "name": node.name,
-            "op": str(node.target).removeprefix("aten."),
-            "args": [self._argument(a) for a in _with_defaults(node)],
-            "kwargs": {k: self._argument(v) for k, v in node.kwargs.items()},
-            "outputs": [_tensor(o) for o in outputs if o is not None],
-        }
-
-    def _argument(self, value: Any) -> Any:
-        if isinstance(value, torch.fx.Node):
-            if value not in self.names:
-                raise CaptureFault(f"the graph uses {value}, which is not a tensor")
-            return self.names[value]
-        if isinstance(value, (list, tuple)):
-            return [self._argument(v) for v in value]
-        if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
-            return {"symbol": type(value).__name__, "value": str(value).removeprefix("torch.")}
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return _plain(value)
-        raise CaptureFault(f"the graph holds an argument of type {type(value).__name__}")
-
 
 def _with_defaults(node: Any) -> list[Any]:
     """Positional arguments with the schema's defaults filled in, so that variants agree in how a call is written."""
@@ -329,7 +381,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _tensor(value: torch.Tensor) -> dict[str, Any]:
+def tensor_entry(value: torch.Tensor) -> dict[str, Any]:
     return {
         "shape": [int(s) for s in value.shape],
         "dtype": str(value.dtype).removeprefix("torch."),

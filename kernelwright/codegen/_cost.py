@@ -47,6 +47,8 @@ def step_flops(step: Step) -> int:
             total += count(value) * math.prod(size.timed for size in value.attrs["kernel"])
         elif value.op == "scan":
             total += count(value)
+        elif value.op == "routine":
+            total += max(count(v) for v in (value, *value.inputs))
     for nest in (step.nest, step.epilogue):
         total += _nest_flops(nest) if nest is not None else 0
     return total
@@ -99,4 +101,7 @@ def cost(graph: Graph) -> dict[str, Any]:
         steps read and write), ``flops``, ``intensity`` (flops per byte of ``bytes_least``), and ``regions``: the same
         for each step.
     """
-    return plan_cost(make_plan(graph, complete({})))
+    halves = [plan_cost(make_plan(half, complete({}))) for half in graph.halves]
+    whole = {name: sum(half[name] for half in halves) for name in ("bytes_least", "bytes_moved", "flops")}
+    regions = [region for half in halves for region in half["regions"]]
+    return {**whole, "intensity": whole["flops"] / max(whole["bytes_least"], 1), "regions": regions}

@@ -180,6 +180,9 @@ class ExpressionWriter:
 
     def _statement(self, expr: Expr, uses: int = 2) -> None:
         text = self._compose(expr)
+        if expr.value.op == "full" and expr.kind == "op":
+            self.texts[expr] = text
+            return
         if expr in self.repeated and not re.fullmatch(r"\w+", text):
             self._bind(expr, text)
             return

@@ -16,6 +16,7 @@ from kernelwright.records import KnobValue
 
 _SHORT = {
     "_native_batch_norm_legit_no_training": "batch_norm",
+    "_native_batch_norm_legit_functional": "batch_norm",
     "native_layer_norm": "layer_norm",
     "cross_entropy_loss": "cross_entropy",
     "linalg_vector_norm": "norm",
@@ -88,14 +89,18 @@ def left_to_torch(step: Step, plan: Plan) -> dict[str, Any]:
     return {"kind": "torch", "name": operator, "ops": [operator.split(".")[0]], "why": why}
 
 
-def finished(plan: Plan, source: str, knobs: dict[str, KnobValue], entries: list[dict[str, Any]]) -> Generated:
+def finished(
+    plans: Sequence[Plan], source: str, knobs: dict[str, KnobValue], entries: list[dict[str, Any]]
+) -> Generated:
     """A candidate with its report, ``entries`` being one per step."""
-    costs = plan_cost(plan)
+    costs = [plan_cost(plan) for plan in plans]
+    regions = [region for found in costs for region in found["regions"]]
     report = [{**entry, "bytes": region["bytes_read"] + region["bytes_written"], "flops": region["flops"]}
-              for entry, region in zip(entries, costs["regions"], strict=True)]  # fmt: skip
+              for entry, region in zip(entries, regions, strict=True)]  # fmt: skip
     if all(entry["kind"] == "torch" for entry in entries):
         report.append({"kind": "note", "name": "", "ops": [], "why": "nothing here to fuse", "bytes": 0, "flops": 0})
-    return Generated(source, knobs, tuple(report), costs["bytes_moved"], costs["flops"])
+    moved, flops = (sum(found[name] for found in costs) for name in ("bytes_moved", "flops"))
+    return Generated(source, knobs, tuple(report), moved, flops)
 
 
 def signature(graph: Graph) -> str:
@@ -119,6 +124,25 @@ def model_class(made: Constructor, graph: Graph, body: list[str]) -> str:
     lines = [*class_head(made), f"    def forward(self, {signature(graph)}):"]
     lines += ["        " + line for line in body]
     return "\n".join(lines)
+
+
+def gradient_class(graph: Graph, there: list[str], back: list[str]) -> tuple[str, list[str]]:
+    """An autograd function around the statements of both ways, and the statements of ``forward`` that call it."""
+    gradient = graph.gradient
+    assert gradient is not None
+    lines = [
+        "class Kernels(torch.autograd.Function):",
+        "    @staticmethod",
+        f"    def forward(ctx, {', '.join(gradient.arguments)}):",
+        *("        " + line for line in there),
+        "",
+        "    @staticmethod",
+        f"    def backward(ctx, {', '.join(gradient.cotangents)}):",
+        *("        " + line for line in back),
+    ]
+    given = [i.target if i.kind == "input" else graph.place(i.target) for i in graph.inputs]
+    call = f"Kernels.apply({', '.join(given)})"
+    return "\n".join(lines), [f"return {call}" if graph.structure != "list" else f"return list({call})"]
 
 
 def module_imports(made: Constructor, body: str, more: Sequence[str] = ()) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.codegen._graph import Graph, Scalar, Symbol
+from kernelwright.codegen._graph import Gradient, Graph, Scalar, Symbol
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._names import ForwardSizes
@@ -209,24 +209,48 @@ class ForwardWriter:
             return text
         return f"{text}.view({', '.join(self.sizes.expr(s) for s in value.shape) or '()'})"
 
-    def body(self, outputs: Sequence[Value], structure: str) -> list[str]:
+    def body(self, structure: str) -> list[str]:
         """All statements of ``forward``, with what they need before them."""
-        texts = [self._returned(o) for o in outputs]
-        result = texts[0] if structure == "tensor" else ", ".join(texts)
-        if structure == "tuple":
-            result = f"{result}," if len(texts) == 1 else result
-        if structure == "list":
-            result = f"[{result}]"
-        lines = [*self.lines, f"return {result}"]
-        return [*self._prologue(lines), *_shared_sizes(lines)]
+        return self._finished(lambda texts: [f"return {_structured(texts, structure)}"])
 
-    def _prologue(self, lines: Iterable[str]) -> list[str]:
+    def way_there(self, gradient: Gradient, structure: str) -> list[str]:
+        """All statements of an autograd function's ``forward``: what is kept is the last of the outputs."""
+        count = gradient.returned
+        structure = "tuple" if structure == "list" else structure
+
+        def finish(texts: list[str]) -> list[str]:
+            kept = [f"ctx.save_for_backward({', '.join(texts[count:])})"] if gradient.saved else []
+            return [*kept, f"return {_structured(texts[:count], structure)}"]
+
+        return self._finished(finish)
+
+    def way_back(self, gradient: Gradient) -> list[str]:
+        """All statements of an autograd function's ``backward``."""
+        places = {place: n for n, place in enumerate(gradient.places)}
+
+        def finish(texts: list[str]) -> list[str]:
+            given = [texts[places[n]] if n in places else "None" for n in range(len(gradient.arguments))]
+            return [f"return {_structured(given, 'tuple')}"]
+
+        names = ", ".join(gradient.saved) + ("," if len(gradient.saved) == 1 else "")
+        return [*([f"{names} = ctx.saved_tensors"] if names else []), *self._finished(finish, checked=False)]
+
+    def _finished(self, finish: Callable[[list[str]], list[str]], *, checked: bool = True) -> list[str]:
+        for target, value in self.program.written:
+            self.lines.append(f"{self.graph.place(target)}.copy_({self._returned(value)})")
+        for target, step in self.program.counters:
+            self.lines.append(f"{self.graph.place(target)}.add_({step})")
+        texts = [self._returned(o) for o in self.program.returned]
+        lines = [*self.lines, *finish(texts)]
+        return [*self._prologue(lines, checked=checked), *_shared_sizes(lines)]
+
+    def _prologue(self, lines: Iterable[str], *, checked: bool) -> list[str]:
         text = "\n".join(lines)
         out = []
         for leaf in (v for v in self.program.values if v.op == "leaf"):
             used = re.search(rf"\b{re.escape(leaf.name)}\b", text) is not None
             if leaf.attrs["kind"] == "input":
-                out += self._input(leaf)
+                out += self._input(leaf, checked=checked)
             elif used and leaf.attrs["kind"] == "constant":
                 out += self._constant(leaf)
             elif used:
@@ -244,7 +268,7 @@ class ForwardWriter:
     def _constant_name(self, leaf: Value) -> str:
         return leaf.name
 
-    def _input(self, leaf: Value) -> list[str]:
+    def _input(self, leaf: Value, *, checked: bool) -> list[str]:
         out = []
         target = leaf.attrs["target"]
         if target != leaf.name or not leaf.attrs["contiguous"]:
@@ -255,7 +279,7 @@ class ForwardWriter:
             check = f"{leaf.name}.shape != ({shape}{',' if len(fixed) == 1 else ''})"
         else:
             check = " or ".join(f"{leaf.name}.shape[{d}] != {s}" for d, s in fixed)
-        if fixed:
+        if fixed and checked:
             names = ", ".join(str(s.timed) if s.is_const else "any" for s in leaf.shape)
             out.append(f"if {check}:")
             out.append(
@@ -271,6 +295,14 @@ class ForwardWriter:
             keys.append(f"{shapes if len(shapes) > 1 else shapes[0]!r}: {k}".replace("[", "(").replace("]", ")"))
         key = ", ".join(f"tuple({leaf.name}.shape)" for leaf in self.inputs)
         return f"variant = {{{', '.join(keys)}}}[{key if len(self.inputs) == 1 else f'({key})'}]"
+
+
+def _structured(texts: Sequence[str], structure: str) -> str:
+    """Expressions as what is returned: a tensor, a tuple or a list."""
+    if structure == "tensor":
+        return texts[0]
+    joined = ", ".join(texts)
+    return f"[{joined}]" if structure == "list" else f"{joined}," if len(texts) == 1 else joined
 
 
 def _shared_sizes(lines: list[str]) -> list[str]:

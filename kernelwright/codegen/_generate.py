@@ -10,6 +10,7 @@ from kernelwright.codegen._file import (
     Generated,
     carried,
     finished,
+    gradient_class,
     kernel_name,
     left_to_torch,
     model_class,
@@ -25,6 +26,7 @@ from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan, fold_biases, make_plan
 from kernelwright.codegen._products import gemm_function
+from kernelwright.codegen._routines import routine_function
 from kernelwright.codegen._schedule import CHOICES, CONSTANTS, complete, relevant
 from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
@@ -46,24 +48,34 @@ def generate_cpp(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) 
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
     """
     options = complete(schedule or {})
-    plan = make_plan(graph, options)
-    fold_biases(plan)
-    emitter = _Emitter(graph, plan, options)
-    for step in plan.steps:
-        emitter.step(step)
+    plans = []
+    emitter = _Emitter(options)
+    for half in graph.halves:
+        plan = make_plan(half, options)
+        fold_biases(plan)
+        emitter.begin(half, plan)
+        for step in plan.steps:
+            emitter.step(step)
+        plans.append(plan)
     names = relevant(graph)
-    return finished(plan, emitter.file(), {name: options[name] for name in names}, emitter.report)
+    return finished(plans, emitter.file(graph), {name: options[name] for name in names}, emitter.report)
 
 
 class _Emitter:
-    """Writes the steps of a plan, and then the file around them."""
+    """Writes the steps of plans, and then the file around them."""
 
-    def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
-        self.graph, self.plan, self.options = graph, plan, options
-        self.forward = ForwardWriter(plan.program, graph)
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
         self.functions: list[Function] = []
         self.report: list[dict[str, Any]] = []
         self.kinds: set[str] = set()
+        self.written: list[ForwardWriter] = []
+
+    def begin(self, graph: Graph, plan: Plan) -> None:
+        """Go on with the steps of another plan."""
+        self.graph, self.plan = graph, plan
+        self.forward = ForwardWriter(plan.program, graph)
+        self.written.append(self.forward)
 
     def step(self, step: Step) -> None:
         """One step: its C++ function if it has one, and its lines of ``forward``."""
@@ -81,6 +93,7 @@ class _Emitter:
             "nest": lambda: self._nest(step, name, title),
             "pool": lambda: pool_function(step.values[0], name, title, self.graph.variants),
             "scan": lambda: scan_function(step.values[0], name, title, self.graph.variants),
+            "routine": lambda: routine_function(step, name, title, self.graph.variants),
             "own_matmul": lambda: gemm_function(step, name, title, self.graph.variants, self.options),
             "own_conv": lambda: conv_function(step, name, title, self.graph.variants, self.options),
         }
@@ -100,22 +113,27 @@ class _Emitter:
 
     # ------------------------------------------------------------------------------------------ the file
 
-    def file(self) -> str:
+    def file(self, graph: Graph) -> str:
         """The text of the candidate file."""
-        made = carried(self.graph)
-        body = self.forward.body(self.plan.program.outputs, self.graph.structure)
-        text = "\n".join(body)
+        made = carried(graph)
+        function = ""
+        if graph.gradient is None:
+            body = self.forward.body(graph.structure)
+        else:
+            there, back = self.written
+            ways = there.way_there(graph.gradient, graph.structure), back.way_back(graph.gradient)
+            function, body = gradient_class(graph, *ways)
+        text = "\n".join([function, *body])
         imports = module_imports(made, text)
         if self.functions:
             imports += ["", "from kernelwright.inline import cpp"]
         parts = ["\n".join(imports)]
         if self.functions:
             parts += [self._knobs(), self._source(), self._build()]
-        if self.forward.constants:
-            parts.append("\n".join(self.forward.constants))
-        if made.helpers:
-            parts.append("\n" + made.helpers)
-        parts.append("\n" + model_class(made, self.graph, body))
+        if constants := [line for half in self.written for line in half.constants]:
+            parts.append("\n".join(constants))
+        parts += ["\n" + part for part in (made.helpers, function) if part]
+        parts.append("\n" + model_class(made, graph, body))
         return "\n\n".join(parts) + "\n"
 
     def _constants(self) -> list[str]:

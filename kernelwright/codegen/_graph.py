@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import keyword
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from kernelwright.codegen._size import Shape, Size
@@ -84,6 +84,27 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Gradient:
+    """The way back of a graph, as the second half of an autograd function.
+
+    Attributes:
+        arguments: what the function is called with, one name for each input of the graph.
+        returned: how many of the graph's outputs are returned; those behind them are kept for the way back.
+        saved: names of what is kept, in order.
+        cotangents: names of the gradients of what is returned, in order.
+        places: of which arguments the way back gives the gradients.
+        back: from ``saved`` and ``cotangents`` to these gradients.
+    """
+
+    arguments: tuple[str, ...]
+    returned: int
+    saved: tuple[str, ...]
+    cotangents: tuple[str, ...]
+    places: tuple[int, ...]
+    back: Graph
+
+
+@dataclass(frozen=True)
 class Graph:
     """A problem's forward pass over all its variants.
 
@@ -100,6 +121,8 @@ class Graph:
         indexed: dotted names of the modules whose children are reached by number (``self.layers[0]``); the model
             itself is the empty name.
         carry: how much of the reference's text the constructor needs (see ``_constructor.py``).
+        writes: buffers that forward changes, by their dotted names, and what they are afterwards.
+        gradient: the way back, where gradients are wanted.
         payload: the JSON object that this graph was read from.
     """
 
@@ -114,6 +137,8 @@ class Graph:
     forward_defaults: Mapping[str, Any] = field(default_factory=dict)
     indexed: frozenset[str] = frozenset()
     carry: Carry = "needed"
+    writes: tuple[tuple[str, Ref], ...] = ()
+    gradient: Gradient | None = None
     payload: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
@@ -141,10 +166,21 @@ class Graph:
                 forward_defaults=_defaults(data.get("forward_defaults", {})),
                 indexed=frozenset(map(str, data.get("indexed", ()))),
                 carry=_carry(data.get("carry", "needed")),
+                writes=tuple((str(w["target"]), Ref(w["ref"], w.get("index", 0))) for w in data.get("writes", ())),
+                gradient=_gradient(data["gradient"], data["variants"]) if data.get("gradient") else None,
                 payload=data,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CodegenError(f"malformed graph: {error!r}", hint="capture the problem again") from error
+
+    @property
+    def halves(self) -> tuple[Graph, ...]:
+        """What kernels are written for: the graph itself, or the way there and the way back."""
+        if self.gradient is None:
+            return (self,)
+        arguments = zip(self.inputs, self.gradient.arguments, strict=True)
+        inputs = tuple(replace(i, kind="input", target=name, name=i.name) for i, name in arguments)
+        return replace(self, inputs=inputs, attributes={}, gradient=None), self.gradient.back
 
     def place(self, target: str) -> str:
         """A dotted state_dict name as an expression of ``forward``."""
@@ -162,6 +198,33 @@ class Graph:
     def to_json(self) -> str:
         """The text that :meth:`from_json` reads."""
         return json.dumps(self.payload, sort_keys=True)
+
+
+def _gradient(entry: Mapping[str, Any], variants: int) -> Gradient:
+    back = Graph(
+        variants=variants,
+        inputs=tuple(_input(i, variants) for i in entry["inputs"]),
+        nodes=tuple(_node(n, variants) for n in entry["nodes"]),
+        outputs=tuple(Ref(o["ref"], o.get("index", 0)) for o in entry["outputs"]),
+        structure="tuple",
+        forward_parameters=(),
+        module_source="",
+    )
+    return Gradient(
+        arguments=_names(entry["arguments"]),
+        returned=int(entry["returned"]),
+        saved=_names(entry["saved"]),
+        cotangents=_names(entry["cotangents"]),
+        places=tuple(int(n) for n in entry["places"]),
+        back=back,
+    )
+
+
+def _names(words: Any) -> tuple[str, ...]:
+    """Names of variables. Raises ValueError for anything else."""
+    if not all(isinstance(word, str) and word.isidentifier() and not keyword.iskeyword(word) for word in words):
+        raise ValueError(f"not all of {words!r} are names")
+    return tuple(words)
 
 
 def _size(value: Any, variants: int) -> Size:

@@ -91,7 +91,7 @@ class Value:
 
     Attributes:
         op: ``leaf``, ``full``, ``iota``, ``gather``, a key of POINTWISE, a reduction, a view, ``scan``, ``matmul``,
-            ``conv``, ``pool``, ``attention`` or ``extern``.
+            ``conv``, ``pool``, ``routine``, ``second`` (a routine's other result) or ``extern``.
         args: operands: values, or plain numbers.
         attrs: what the operator needs besides (dims of a reduction, the index map of a view, the ATen call).
         origin: the name of the captured node that this came from, and its operator.
@@ -145,11 +145,29 @@ def _values(args: Iterable[Any]) -> Iterable[Value]:
 
 @dataclass
 class Program:
-    """A lowered graph: values in execution order (views among them), and which of them are returned."""
+    """A lowered graph: values in execution order (views among them).
+
+    Attributes:
+        outputs: what is wanted in memory: what is returned, and behind that what ``writes`` names.
+        writes: the buffers that the last outputs are written to, by their dotted names.
+        counters: buffers that grow by a number.
+    """
 
     values: list[Value]
     outputs: list[Value]
     variants: int
+    writes: list[str] = field(default_factory=list)
+    counters: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def returned(self) -> list[Value]:
+        """The outputs that are returned."""
+        return self.outputs[: len(self.outputs) - len(self.writes)]
+
+    @property
+    def written(self) -> list[tuple[str, Value]]:
+        """The buffers that are changed, and what they are afterwards."""
+        return list(zip(self.writes, self.outputs[len(self.outputs) - len(self.writes) :], strict=True))
 
 
 Index = tuple[Affine, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelwright.codegen._keeping import KeepingWriter
-from kernelwright.codegen._nest import CHUNK, Expr, has_long_rows, has_uneven_rows
+from kernelwright.codegen._nest import CHUNK, Expr, has_long_rows, has_uneven_rows, is_element
 
 PARALLEL_FROM = 65536  # iterations from which more threads pay
 
@@ -136,7 +136,9 @@ class LoopWriter(KeepingWriter):
         if not all(e.value.op in ("sum", "amax", "amin") for e in reduces):
             return False
         light = sum(e.value.cost for e in self.counts if e.kind == "op" and e not in self.reading) < 8
-        return light if reduces else self._asks_next_row()
+        # A stripe of numbers alone is unrolled, and then no longer vectorised.
+        reads = any(e.kind in ("load", "gather") and is_element(nest, e) for e in self.counts)
+        return light and reads if reduces else self._asks_next_row()
 
     def _asks_next_row(self) -> bool:
         """True where a later pass, busy with data in cache, should ask for the next row from memory."""

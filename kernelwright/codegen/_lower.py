@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kernelwright.codegen import (
     _lower_heavy,
+    _lower_irregular,
     _lower_pointwise,
     _lower_reductions,
     _lower_views,
 )
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
-from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._ir import POINTWISE, Program, Value
 from kernelwright.codegen._registry import TABLE
 
+_CHEAP = 16  # flops per element that are done twice rather than to write a value and read it
 # Imported for their registrations.
-_REGISTERED = (_lower_heavy, _lower_pointwise, _lower_reductions, _lower_views)
+_REGISTERED = (_lower_heavy, _lower_irregular, _lower_pointwise, _lower_reductions, _lower_views)
 
 
 def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp") -> Program:
@@ -39,7 +42,65 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
         for index, value in enumerate(results):
             tensors[node.name, index] = value
     outputs = [tensors[ref.name, ref.index] for ref in graph.outputs]
-    return Program(_reachable(builder.values, outputs), outputs, graph.variants)
+    writes, counters = [], []
+    for target, ref in graph.writes:
+        value = tensors[ref.name, ref.index]
+        step = _step_of(value, target)
+        if step is None:
+            writes.append(target)
+            outputs.append(value)
+        else:
+            counters.append((target, step))
+    _sum_columns_apart(builder, outputs)
+    return Program(_reachable(builder.values, outputs), outputs, graph.variants, writes, counters)
+
+
+def _sum_columns_apart(builder: Builder, outputs: list[Value]) -> None:
+    """Let sums down columns compute again what others need as well, where that is cheap.
+
+    They run over other loops than rows do. What both need would be written by the one and read by the other.
+    """
+    values = _reachable(builder.values, outputs)
+    users: dict[Value, int] = {}
+    for value in values:
+        for operand in value.inputs:
+            users[operand] = users.get(operand, 0) + 1
+    for value in values:
+        if value.op != "sum" or len(value.args[0].shape) - 1 in value.attrs["dims"]:
+            continue
+        summed: Value = value.args[0]
+        chain = list(_chain(summed))
+        shared = any(users[link] > 1 for link in chain)
+        if shared and sum(link.cost for link in chain) <= _CHEAP:
+            value.args = (_again(builder, summed),)
+    builder.values.sort(key=lambda v: v.order)
+
+
+def _chain(value: Value) -> Iterator[Value]:
+    """What computes a value from what is in memory or reduced: views and pointwise operators."""
+    if value.is_view or value.op in POINTWISE:
+        yield value
+        for operand in value.inputs:
+            yield from _chain(operand)
+
+
+def _again(builder: Builder, value: Value) -> Value:
+    """The value computed anew, from what is in memory or reduced."""
+    if not value.is_view and value.op not in POINTWISE:
+        return value
+    args = tuple(_again(builder, a) if isinstance(a, Value) else a for a in value.args)
+    copy = replace(value, name=builder.unique(value.name), args=args)
+    builder.values.append(copy)
+    return copy
+
+
+def _step_of(value: Value, target: str) -> int | None:
+    """By what whole number a value exceeds the buffer that it is written to; None where it is anything else."""
+    if value.op != "add" or value.shape:
+        return None
+    before, step = value.args
+    same = isinstance(before, Value) and before.op == "leaf" and before.attrs["target"] == target
+    return step if same and isinstance(step, int) else None
 
 
 def _lower_node(

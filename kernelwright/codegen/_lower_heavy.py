@@ -231,7 +231,9 @@ def _adaptive_avg_pool(b: Builder, x: Value, output: Any) -> Value:
     if all(o.equals(1) for o in out):
         return b.mean(x, list(range(len(x.shape) - rank, len(x.shape))), True)
     if not all(o.divides(s) for s, o in zip(sizes, out, strict=True)):
-        raise Unsupported("adaptive pooling with windows of different sizes")
+        if rank != 2 or x.dtype != "float32":
+            raise Unsupported("adaptive pooling with windows of different sizes")
+        return b.routine("bins", [x], (*x.shape[:-2], *out), x.dtype)
     kernel = tuple(s // o for s, o in zip(sizes, out, strict=True))
     return _pool(b, x, "avg", kernel, kernel, 0, 1, False, include_pad=True)
 

@@ -118,14 +118,9 @@ def _scan(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Val
     return b.make("scan", (x,), x.shape, x.dtype, kind, dim=dim_of(x, dim), kind=kind)
 
 
-def _in_memory(b: Builder, x: Value) -> Value:
-    """What can be gathered from: a view is copied."""
-    return b.pointwise("copy", x) if x.is_view else x
-
-
 @lowering("gather")
 def _gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    x = _in_memory(b, x)
+    x = b.in_memory(x)
     return b.make("gather", (x, index), index.shape, x.dtype, dim=dim_of(x, dim), lead=None)
 
 
@@ -282,6 +277,30 @@ def _native_batch_norm(
     return [_running_norm(b, x, w, bias, mean, var, eps)]
 
 
+@lowering("_native_batch_norm_legit_functional")
+def _trained_batch_norm(
+    b: Builder, x: Value, w: Any, bias: Any, mean: Value, var: Value, training: bool, momentum: float, eps: float
+) -> list[Value]:
+    """Statistics of the batch, and the running ones moved towards them: the variance by its unbiased estimate."""
+    if not training:
+        raise Unsupported("batch norm in evaluation mode by this operator")
+    dims = [0, *range(2, len(x.shape))]
+    average, squares = b.variance(x, dims, True, 0.0)
+    rstd = b.pointwise("rsqrt", b.pointwise("add", squares, eps), name="rstd")
+    normalised = b.pointwise("mul", b.pointwise("sub", x, average, name="centred"), rstd, name="normalised")
+    vectors = [None if v is None else b.unsqueeze_to(v, len(x.shape), 1) for v in (w, bias)]
+    unbiased = b.pointwise("div", squares.args[0], b.count(x, dims) - 1, dtype=x.dtype, name="unbiased")
+    flat = [b.reshape(v, mean.shape) for v in (average, rstd, unbiased)]
+    moved = [
+        b.pointwise("add", b.pointwise("mul", old, 1.0 - momentum), b.pointwise("mul", new, momentum), name=name)
+        for old, new, name in (
+            (mean, flat[0], "running_mean"),
+            (var, flat[2], "running_var"),
+        )
+    ]
+    return [_affine(b, normalised, vectors[0], vectors[1]), flat[0], flat[1], *moved]
+
+
 def _reduced(b: Builder, loss: Value, reduction: int) -> Value:
     if reduction == 0:
         return loss
@@ -400,12 +419,20 @@ def _nll(
     return _nll_reduced(b, b.pointwise("neg", _picked(b, x, target, ignore_index)), target, reduction, ignore_index)
 
 
+@lowering("nll_loss_forward")
+def _nll_forward(b: Builder, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int) -> list[Value]:
+    """The loss, and how many rows count."""
+    loss = _nll(b, x, target, weight, reduction, ignore_index)
+    kept = b.pointwise("not", b.pointwise("eq", target, ignore_index))
+    return [loss, b.reduce("sum", b.cast(kept, x.dtype), [0], False)]
+
+
 def _picked(b: Builder, x: Value, target: Value, ignore_index: int) -> Value:
     """x[row, target[row]]; ignored rows read column 0, and count for nothing later."""
     column = b.reshape(target, [target.shape[0], b.const(1)])
     ignored = b.pointwise("eq", column, ignore_index)
     column = b.pointwise("where", ignored, 0, column, dtype="int64", name="column")
-    return b.make("gather", (_in_memory(b, x), column), column.shape, x.dtype, "picked", dim=1, lead=None)
+    return b.make("gather", (b.in_memory(x), column), column.shape, x.dtype, "picked", dim=1, lead=None)
 
 
 def _nll_reduced(b: Builder, loss: Value, target: Value, reduction: int, ignore_index: int) -> Value:

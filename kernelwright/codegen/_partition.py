@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelwright.codegen._ir import Program, Value
-from kernelwright.codegen._nest import Nest, NotFusible, analyse
+from kernelwright.codegen._nest import Expr, Nest, NotFusible, analyse
 
 
 @dataclass(eq=False)
@@ -103,6 +103,7 @@ class _Partitioner:
             if value.is_fusible:
                 self._require(value)
                 self._merge_producers(value)
+        self._merge_readers()
         return Partition(self._ordered(self._steps()), self.reasons)
 
     def _free_values(self) -> set[Value]:
@@ -165,6 +166,28 @@ class _Partitioner:
         for group in sorted(producers.values(), key=lambda g: -max(self.order[v] for v in g)):
             self._try_merge(group, value)
 
+    def _merge_readers(self) -> None:
+        """Put nests together that run over the same loops and read the same memory: it is then read once."""
+        if self.options.get("fusion") == "none":
+            return
+        for value in self.program.values:
+            if value not in self.group or not value.is_fusible:
+                continue
+            mine, before = self.group[value], self.order[value]
+            others = {id(g): g for v, g in self.group.items() if v.is_fusible and self.order[v] < before}
+            for key, other in others.items():
+                if other is not mine and self._run_alike(self.nests[key], self.nests[id(self.group[value])]):
+                    self._try_merge(other, value)
+
+    @staticmethod
+    def _run_alike(one: Nest, other: Nest) -> bool:
+        if one.mode == "row" or any(e.value.op in ("argmax", "argmin") for nest in (one, other) for e in nest.order):
+            return False  # what is kept between passes over rows is in one's own memory
+        loops = [[loop.extent for loop in (*nest.outer, *nest.inner)] for nest in (one, other)]
+        shapes = {value.shape for nest in (one, other) for value, _, _ in nest.stores}
+        shared = set(one.loads()) & set(other.loads())
+        return one.mode == other.mode and loops[0] == loops[1] and len(shapes) == 1 and bool(shared)
+
     def _inputs_beyond_free(self, value: Value) -> Iterable[Value]:
         for operand in value.inputs:
             operand = root(operand)
@@ -216,7 +239,8 @@ class _Partitioner:
             if values[0].is_fusible:
                 nest = self.nests[id(group)]
                 steps.append(Step("nest", values, self._outputs(group), nest, region=self._full(group)))
-            else:
+            elif values[0].op != "second":
+                values += [u for u in self.users[values[0]] if u.op == "second"]
                 steps.append(Step(values[0].op, values, values))
         return steps
 
@@ -258,10 +282,28 @@ def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
             continue
         last = max((e.stage for e in step.nest.order), default=0)
         for value, expr, position in step.nest.stores:
+            others = [e for v, e, _ in step.nest.stores if v is not value]
             for source in step.nest.loads():
+                if not _loads(expr, source) and any(_loads(e, source) for e in others):
+                    continue  # they would find what was written; what two read is read once, before
                 spots = {e.position for e in step.nest.order if e.kind == "load" and e.value is source}
                 gathers = any(e.kind == "gather" and e.value.args[0] is source for e in step.nest.order)
                 mine = source in fresh and readers.get(source) == 1 and not results(source) and not gathers
                 free = source not in step.alias.values() and value not in step.alias
                 if mine and free and spots == {position} and expr.stage == last and source.dtype == value.dtype:
                     step.alias[value] = source
+
+
+def _loads(expr: Expr, source: Value) -> bool:
+    """Whether an expression reads a value in memory."""
+    seen: set[int] = set()
+    stack: list[Any] = [expr]
+    while stack:
+        one = stack.pop()
+        if not isinstance(one, Expr) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.kind == "load" and one.value is source:
+            return True
+        stack.extend(one.args)
+    return False

@@ -12,7 +12,7 @@ from kernelwright.codegen._lower import lower
 from kernelwright.codegen._partition import KeepInTorch, Step, in_place, partition, root
 from kernelwright.codegen._products import own_products
 
-OWN_KINDS = ("nest", "pool", "scan", "own_matmul", "own_conv")
+OWN_KINDS = ("nest", "pool", "scan", "routine", "own_matmul", "own_conv")
 
 
 @dataclass

@@ -72,6 +72,11 @@ def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
 
 def relevant(graph: Graph) -> tuple[str, ...]:
     """The choices that make a difference to this graph's candidate."""
+    found = {name for half in graph.halves for name in _relevant(half)}
+    return tuple(n for n in CHOICES if n in found)
+
+
+def _relevant(graph: Graph) -> list[str]:
     plan = make_plan(graph, complete({}))
     kinds = {step.kind for step in plan.steps}
     names = ["VECTOR_BITS", "UNROLL", "reciprocal_math"]
@@ -94,7 +99,7 @@ def relevant(graph: Graph) -> tuple[str, ...]:
         names.append("tails")
     if any(s.alias for s in plan.steps):
         names.append("in_place")
-    return tuple(n for n in CHOICES if n in names)
+    return names
 
 
 def _has_passes(plan: Plan) -> bool:
@@ -110,6 +115,8 @@ def _has_columns(plan: Plan) -> bool:
     for step in plan.steps:
         if step.nest is not None and step.nest.mode == "column":
             return True
-        if step.kind == "scan" and step.values[0].attrs["dim"] < len(step.values[0].shape) - 1:
+        first = step.values[0]
+        runs = step.kind == "scan" or first.attrs.get("routine") == "extreme"
+        if runs and first.attrs["dim"] < len(first.shape) - 1:
             return True
     return False

@@ -57,10 +57,11 @@ def inductor_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated | None:
         payload: what ``inductor_entry`` returned for it in a worker.
 
     Returns:
-        The candidate, or None where there is none: Inductor refused, has no kernel of its own here, or its kernels use
+        The candidate, or None where there is none: Inductor refused, has no kernel of its own here, buffers are
+        written, gradients are wanted, or its kernels use
         helpers of torch's headers that have no stand-in.
     """
-    if not payload.get("ok") or graph.structure not in ("tensor", "tuple", "list"):
+    if not payload.get("ok") or graph.writes or graph.gradient or graph.structure not in ("tensor", "tuple", "list"):
         return None
     kernels: list[_Kernel] = []
     methods: list[str] = []

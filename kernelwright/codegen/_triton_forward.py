@@ -47,8 +47,8 @@ class TritonForward(ForwardWriter):
             return self.device
         return super().argument(value)
 
-    def _input(self, leaf: Value) -> list[str]:
-        lines = super()._input(leaf)
+    def _input(self, leaf: Value, *, checked: bool) -> list[str]:
+        lines = super()._input(leaf, checked=checked)
         plain = f"{leaf.name} = {leaf.attrs['target']}"
         lines = [line for line in lines if line not in (plain, f"{plain}.contiguous()")]
         return [f"{plain}.contiguous()", *lines]

@@ -17,7 +17,7 @@ from kernelwright.codegen._file import (
     operators_of,
     title_of,
 )
-from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._triton_forward import TritonForward
@@ -43,13 +43,15 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
     Raises:
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
     """
+    if graph.gradient is not None:
+        raise CodegenError("there is no generator of Triton with gradients", hint="use --backend cpp, or a model")
     options = complete(graph, schedule or {})
     plan = make_plan(graph, options)
     emitter = _Emitter(graph, plan, options)
     for step in plan.steps:
         emitter.step(step)
     knobs = {name: options[name] for name in relevant(graph)}
-    return finished(plan, emitter.file(), knobs, emitter.report)
+    return finished([plan], emitter.file(), knobs, emitter.report)
 
 
 class _Emitter:
@@ -93,7 +95,7 @@ class _Emitter:
     def file(self) -> str:
         """The text of the candidate file."""
         made = carried(self.graph)
-        body = self.forward.body(self.plan.program.outputs, self.graph.structure)
+        body = self.forward.body(self.graph.structure)
         imports = module_imports(made, "\n".join(body))
         parts = []
         if self.kernels:

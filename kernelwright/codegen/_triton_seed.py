@@ -78,6 +78,8 @@ def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
     """
     if not payload.get("ok"):
         raise refuse(str(payload.get("reason", "no answer"))[:300])
+    if graph.writes or graph.gradient is not None:
+        raise refuse("buffers are written, or gradients are wanted")
     if graph.structure not in ("tensor", "tuple", "list"):
         raise refuse("the forward returns neither a tensor nor a flat sequence")
     try:

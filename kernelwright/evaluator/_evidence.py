@@ -398,9 +398,9 @@ def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) ->
     slots = np.random.default_rng().permutation(pool.slots)
     for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
         side.freeze()
-        pool.refill(order)
+        changed = np.concatenate((order, pool.refill(order)))
         side.copy_written(order)
-        known[:] = [*(window for window in known if not np.isin(window, order).any()), order]
+        known[:] = [*(window for window in known if not np.isin(window, changed).any()), order]
         side.thaw()
         yield order
 

@@ -109,27 +109,35 @@ class Pool:
         self._bytes = np.zeros((0, self.stride), dtype=np.uint8)
         self.memory.close()
 
-    def refill(self, slots: Sequence[int] | np.ndarray) -> None:
-        """Fresh data into ``slots``. Nobody who has mapped the pool may be running."""
-        self._confuse(slots)
-        self._refill(slots)
+    def refill(self, slots: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Fresh data into ``slots``. Returns the other slots that were changed, which hold nothing to compute on.
 
-    def _confuse(self, used: Sequence[int] | np.ndarray) -> None:
+        No worker that has mapped the pool may be running.
+        """
+        confused = self._confuse(slots)
+        self._refill(slots)
+        return confused
+
+    def _confuse(self, used: Sequence[int] | np.ndarray) -> np.ndarray:
         """Change as many slots that will not be used: else what has changed would tell which calls are to come."""
         unused = np.setdiff1d(np.arange(self.slots), np.asarray(used), assume_unique=True)
         chosen = self._rng.permutation(unused)[: len(used)]
         if self.stride <= _SMALL_SLOT:
             self._refill(chosen)
-            return
-        self._shift(chosen)
+        else:
+            self._shift(chosen)
+        return chosen
 
     def _shift(self, slots: np.ndarray) -> None:
         """Move the elements of every tensor of slots by some places, so that a look at a few places finds them changed.
 
-        Nothing is computed on them: what is revealed is drawn anew.
+        What only the problem's own code can draw goes from slot to slot instead.
         """
-        for spec in self.variant.inputs:
-            if isinstance(spec, wire.TensorSpec) and spec.elements > 1:
+        for spec, domain in zip(self.variant.inputs, self.variant.domains, strict=True):
+            if isinstance(spec, wire.TensorSpec) and domain.fill == "structured":
+                part = slice(spec.offset, spec.offset + spec.span_bytes)
+                self._bytes[slots, part] = self._bytes[np.roll(slots, 1), part]
+            elif isinstance(spec, wire.TensorSpec) and spec.elements > 1:
                 first, item = spec.offset, wire.ITEM_BYTES[spec.dtype]
                 before = np.empty(spec.span_bytes, dtype=np.uint8)
                 for slot in slots:

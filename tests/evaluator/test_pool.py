@@ -36,7 +36,8 @@ def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements, monkey
     monkeypatch.setattr("kernelwright.evaluator._pool.secrets", SimpleNamespace(randbits=lambda bits: 5))
     source, rng = Draws(), np.random.default_rng(4)
     spec = TensorSpec("x", "float32", (elements,), (1,))
-    pool = Pool(SimpleNamespace(inputs=(spec,), slot_bytes=4 * elements), source, SLOTS)
+    variant = SimpleNamespace(inputs=(spec,), domains=(InputDomain(),), slot_bytes=4 * elements)
+    pool = Pool(variant, source, SLOTS)
     contents = np.frombuffer(pool.memory.view, dtype=np.float32).reshape(SLOTS, elements)
     pool.refill(np.arange(SLOTS))
     seen: set[float] = set()
@@ -52,6 +53,33 @@ def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements, monkey
         assert len(shown) == 2 * CALLS, "each is another"
         assert not shown & seen, "and none was there before"
         seen |= shown | {float(value) for value in before}
+    del contents
+    pool.close()
+
+
+def test_what_only_the_problem_can_draw_stays_whole():
+    """Slots that are not used change as well, and none ever holds what no draw gave."""
+    spec = TensorSpec("offsets", "int64", (4096,), (1,))
+    variant = SimpleNamespace(inputs=(spec,), domains=(InputDomain(fill="structured"),), slot_bytes=8 * 4096)
+    drawn = 0
+
+    def fill(memory, slots):
+        nonlocal drawn
+        for slot in slots:
+            memory[slot].view(np.int64)[:] = drawn  # a draw's numbers are all one, so that a mixture shows
+            drawn += 1
+        return ["own"] * len(slots)
+
+    pool, rng = Pool(variant, SimpleNamespace(fill=fill), SLOTS), np.random.default_rng(4)
+    contents = np.frombuffer(pool.memory.view, dtype=np.int64).reshape(SLOTS, 4096)
+    pool.refill(np.arange(SLOTS))
+    for _ in range(6):
+        before = contents[:, 0].copy()
+        used = rng.choice(SLOTS, size=CALLS, replace=False)
+        others = pool.refill(used)
+        assert (contents == contents[:, :1]).all()
+        assert set(np.flatnonzero(contents[:, 0] != before)) == {*used, *others}
+        assert len(others) == CALLS
     del contents
     pool.close()
 

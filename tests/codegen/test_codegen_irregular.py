@@ -1,0 +1,99 @@
+"""Kernels that are no loop nests, against torch: several shapes, NaN, equal numbers, empty segments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+NAN = float("nan")
+EXTREMES = [
+    "torch.cummax(x, 1).values",
+    "torch.cummax(x, -1).indices",
+    "torch.cummin(x, 0).indices",
+    "torch.cummin(x, 2).values",
+    "torch.cummax(x, 0).values.exp()",
+]
+LOOKED_UP = "torch.randn(40, 19), torch.randint(0, 40, (70,)), torch.tensor([0, 0, 5, 5, 69]), torch.randn(70)"
+
+
+def generated(built):
+    """Asserts that nothing but views stays in torch."""
+    kept = [step for step in built.generated.report if step["kind"] == "torch"]
+    assert not kept, kept
+    return built
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 33), (1, 70, 3), (3, 1, 1)])
+def test_running_extremes(build, shape):
+    built = generated(build("return " + ", ".join(EXTREMES), f"torch.randn{shape}"))
+    built.check()
+    x = torch.randn(shape).round(decimals=0)  # many are equal
+    x[:, shape[1] // 2, 0] = NAN
+    built.check(inputs=[x])
+
+
+@pytest.mark.parametrize(("columns", "k"), [(9, 3), (50, 1), (333, 8), (16, 16), (100, 60)])
+def test_the_largest_of_a_row(build, columns, k):
+    forward = f"a, b = torch.topk(x, {k})\nc, d = torch.topk(x, {k}, largest=False)\nreturn a, b, c, d"
+    built = generated(build(forward, f"torch.randn(4, 3, {columns})"))
+    built.check()
+    x = torch.randn(4, 3, columns)
+    x[0, 0, columns // 2], x[1, 1, 0], x[2, 2, -1] = NAN, float("inf"), -float("inf")
+    built.check(inputs=[x])
+
+
+def test_the_largest_without_their_places(build):
+    generated(build("return torch.topk(x, 5).values * 2", "torch.randn(7, 130)")).check()
+
+
+def test_more_of_a_row_than_a_list_is_good_for_stay_in_torch(build):
+    built = build("return torch.topk(x, 200).values", "torch.randn(3, 500)")
+    assert {step["name"] for step in built.generated.report if step["kind"] == "torch"} == {"topk.default"}
+    built.check()
+
+
+BY_INDEX = [
+    "torch.segment_reduce(x[t], 'sum', offsets=o)",
+    "torch.segment_reduce(x[t], 'mean', offsets=o)",
+    "F.embedding_bag(t, x, o, mode='sum', include_last_offset=True)",
+    "F.embedding_bag(t, x, o[:4], mode='mean')",
+    "F.embedding_bag(t, x, o, mode='sum', per_sample_weights=w, include_last_offset=True)",
+    "x.index_add(0, t, x[t] * 2, alpha=3)",
+    "x.new_zeros(40, 19).index_add(0, t, x[t])",
+    "x.T.index_add(1, t, x[t].T)",
+    "x.new_zeros(50, 19).scatter_add(0, t[:38].reshape(2, 19), x[:2])",
+    "x.scatter_add(1, t.new_ones(40, 6), x[:, 3:9])",
+    "t.new_zeros(1, 40).scatter_add(1, t[None], torch.ones_like(t[None]))",
+    "x[t - 40]",
+    "x.scatter(1, (t[:40] % 19)[:, None], -2.0)",
+]
+
+
+@pytest.mark.parametrize("text", BY_INDEX)
+def test_sums_by_index(build, text):
+    generated(build(f"# x t o w\nreturn {text}", LOOKED_UP)).check()
+
+
+def test_segments_that_are_long(build):
+    forward = "# x o\nreturn torch.segment_reduce(x, 'sum', offsets=o)"
+    built = generated(build(forward, "torch.rand(9000, 83), torch.tensor([0, 8000, 8000, 9000])"))
+    built.check(slack=1.0)  # one chain of 8000 additions is wrong by more
+
+
+RESAMPLED = [
+    "F.interpolate(x, scale_factor=2, mode='bilinear')",
+    "F.interpolate(x, scale_factor=1.7, mode='bilinear')",
+    "F.interpolate(x, scale_factor=2, mode='bilinear', align_corners=True)",
+    "F.interpolate(x, size=(5, 31), mode='bilinear')",
+    "F.interpolate(x, size=(1, 1), mode='bilinear', align_corners=True)",
+    "F.interpolate(x, scale_factor=3, mode='nearest')",
+    "F.interpolate(x, size=(4, 19))",
+    "F.adaptive_avg_pool2d(x, (7, 5))",
+    "F.adaptive_avg_pool2d(x, (20, 1))",
+]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 11, 13), (1, 2, 1, 7)])
+@pytest.mark.parametrize("text", RESAMPLED)
+def test_resampling(build, text, shape):
+    generated(build(f"return {text}", f"torch.randn{shape}")).check()
