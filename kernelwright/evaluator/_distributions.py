@@ -212,7 +212,7 @@ def _end_rows(shape: tuple[int, ...], low: float, high: float, rng: np.random.Ge
     leading = [axis for axis, size in enumerate(shape[:-1]) if size > 1]
     if leading:
         return _at_ends(shape, leading[0], low, high, rng)
-    halves = np.arange(shape[-1] if shape else 1) < (shape[-1] if shape else 1) // 2
+    halves = np.arange(shape[-1]) < shape[-1] // 2 if shape else np.asarray(rng.random() < 0.5)
     return _ends(np.broadcast_to(halves, shape), low, high, rng)
 
 

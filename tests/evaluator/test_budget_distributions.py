@@ -213,3 +213,10 @@ def test_the_format_does_not_bias_long_sums():
     running = np.cumsum(x, dtype=np.float32)[-1]
     exact = math.fsum(x.tolist())
     assert abs(float(running) - exact) / exact < 2.0**-24 * 200  # fixed zero bits would give thousands
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1, 3)])
+@pytest.mark.parametrize("domain", DOMAINS, ids=str)
+def test_every_shape_can_be_drawn(domain, shape):
+    for name in _distributions.distributions_for(domain):
+        assert draw(name, domain, shape=shape).shape == shape, name

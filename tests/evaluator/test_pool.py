@@ -36,7 +36,7 @@ def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements, monkey
     monkeypatch.setattr("kernelwright.evaluator._pool.secrets", SimpleNamespace(randbits=lambda bits: 5))
     source, rng = Draws(), np.random.default_rng(4)
     spec = TensorSpec("x", "float32", (elements,), (1,))
-    variant = SimpleNamespace(inputs=(spec,), domains=(InputDomain(),), slot_bytes=4 * elements)
+    variant = SimpleNamespace(inputs=(spec,), domains=(InputDomain(fill="normal"),), slot_bytes=4 * elements)
     pool = Pool(variant, source, SLOTS)
     contents = np.frombuffer(pool.memory.view, dtype=np.float32).reshape(SLOTS, elements)
     pool.refill(np.arange(SLOTS))
