@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-full test test-all test-slowest test-adversarial test-browser test-docker test-gpu check format clean
+.PHONY: help setup demo demo-full test test-all test-slowest test-adversarial test-browser test-docker test-gpu test-serve check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -38,6 +38,11 @@ test-browser: setup ## the leaderboard's pages, driven in a headless Chromium (w
 
 test-docker: setup ## the container sandbox, on an engine of its own (root; docker.io or podman)
 	@scripts/with_docker.sh $(BIN)/python -m pytest -rs -m docker tests/sandbox/test_sandbox_docker.py
+
+test-serve: setup ## the client of language models against a server of others: transformers serve, with a tiny model
+	@$(BIN)/python -c 'import fastapi, transformers, uvicorn' 2>/dev/null || \
+		$(BIN)/python -m pip --quiet install --constraint constraints.txt --editable '.[rl,web]'
+	@$(BIN)/python -m pytest -m serve tests/agents/test_served_model.py
 
 test-gpu: ## what needs a GPU; without one it says so and ends with 3. GPU_PYTHON: an interpreter with torch for CUDA
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
