@@ -11,6 +11,7 @@ Parts, each a flag; without any, all of them:
   processes throughout; references of about a millisecond.
 - ``--noise``: confirmations of identical code and of what is 1.15 times as fast, beside no, one and two processes that
   keep a core and the memory busy: false claims, found ones, and coverage.
+- ``--honest``: verdicts on right kernels beside no, one and two such processes: how many are refused, and why.
 
 Run it on an otherwise idle machine:
 
@@ -34,6 +35,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from kernelwright import codegen
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem, parse_problem
 from kernelwright.errors import MachineError
@@ -123,6 +125,7 @@ COVERED = {
 REPEATS = 160
 LEAST_POWER = {"0": 0.8, "1": 0.6, "2": 0.0}  # of finding 1.15 times, by the number of busy neighbours
 FACTORS = (1.0, 1.05, 1.25)
+HONEST = ("level1/softmax", "level1/gelu", "level1/cumsum", "level2/swiglu", "level2/gemm_bias_gelu")
 NEIGHBOUR = """
 import numpy as np
 a, b = np.random.rand(384, 384), np.zeros(8 << 20)
@@ -302,7 +305,7 @@ def confirmations(
     ``journal``: JSON lines, one a trial, written as they come; those that it holds are counted and not repeated.
     """
     kept = [json.loads(line) for line in journal.read_text().splitlines()] if journal and journal.exists() else []
-    rows = [row for row in kept if row.get("neighbours", 0) == neighbours]
+    rows = [row for row in kept if row.get("neighbours", 0) == neighbours and "factor" in row]
     beside_ns = door_ns(Settings.load())
     kinds = [(name, factor) for name in COVERED for factor in factors]
     with busy_neighbours(neighbours):
@@ -379,6 +382,50 @@ def noise(trials: int, journal: Path | None = None) -> dict[str, Any]:
     return {name: _told(rows) for name, rows in found.items()}
 
 
+# ---------------------------------------------------------------------------------------------------------- honest
+
+
+def honest(verdicts: int, journal: Path | None = None) -> dict[str, Any]:
+    """Verdicts on what the code generator writes for ``HONEST``: which are refused, beside how many neighbours."""
+    kept = [json.loads(line) for line in journal.read_text().splitlines()] if journal and journal.exists() else []
+    rows = [row for row in kept if "status" in row]
+    kinds = [(neighbours, name) for neighbours in (0, 1, 2) for name in HONEST]
+    for neighbours, name in kinds:
+        problem = find_problem(name)
+        missing = -(-verdicts // len(kinds)) - sum(
+            row["problem"] == problem.id and row["neighbours"] == neighbours for row in rows
+        )
+        with busy_neighbours(neighbours), opened(problem, Settings.load()) as session:
+            source = generated(problem, session)
+            for _ in range(missing):
+                started = time.monotonic()
+                text = f"{source}\n# {os.getpid()} {len(rows)}\n"  # another file each time
+                found = session.judge(Candidate(problem_id=problem.id, source=text, backend="cpp")).verdict
+                row = {"problem": problem.id, "neighbours": neighbours, "status": found.status.value}
+                row |= {"reason": found.reason, "stage": found.stage, "seconds": time.monotonic() - started}
+                rows.append(row)
+                if journal:
+                    with journal.open("a") as lines:
+                        lines.write(json.dumps(row) + "\n")
+        of_this = [row for row in rows if row["problem"] == problem.id and row["neighbours"] == neighbours]
+        refused = sum(row["status"] != "PASSED" for row in of_this)
+        print(
+            f"{problem.id}, {neighbours} neighbours: {refused} of {len(of_this)} refused", file=sys.stderr, flush=True
+        )
+    refusals = [row for row in rows if row["status"] != "PASSED"]
+    by_neighbours = {str(n): sum(row["neighbours"] == n for row in rows) for n in (0, 1, 2)}
+    seconds = median(row["seconds"] for row in rows)
+    return {"verdicts": len(rows), "by_neighbours": by_neighbours, "refused": refusals, "median_s": seconds}
+
+
+def generated(problem: Problem, session: ProblemSession) -> str:
+    """The code generator's kernel for a problem."""
+    variants = [dict(variant) for variant in problem.meta.variants_for("cpu")]
+    payload = {"source": problem.source, "variant": variants[0], "variants": variants, "mode": problem.meta.mode}
+    graph = codegen.Graph.from_json(session.call(codegen.CAPTURE_ENTRY, payload))
+    return codegen.generate(graph).source
+
+
 def _told(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rows = [row for row in every if not row["void"]]
     by_factor = {factor: [row for row in rows if row["factor"] == factor] for factor in {r["factor"] for r in rows}}
@@ -423,6 +470,10 @@ def broken(results: dict[str, Any]) -> list[str]:
             least = LEAST_POWER[neighbours]
             found += [f"1.15x is found too rarely{told}"] * (part["called_faster_by_factor"]["1.15"] < least)
             found += [f"coverage outside of 92-98%{told}"] * (not 0.92 <= part["covers"] <= 0.98)
+    if "honest" in results:
+        found += ["more than one honest kernel in 2,000 is refused"] * (
+            len(results["honest"]["refused"]) > max(1, results["honest"]["verdicts"] // 2000)
+        )
     if "coverage" in results:
         found += ["coverage outside of 92-98%"] * (not 0.92 <= results["coverage"]["covers"] <= 0.98)
         found += ["fewer than 300 trials of coverage"] * (results["coverage"]["trials"] < 300)
@@ -432,7 +483,7 @@ def broken(results: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Run, print, record; exit 1 where a bound is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for part in ("speed", "memory", "claims", "coverage", "noise"):
+    for part in ("speed", "memory", "claims", "coverage", "noise", "honest"):
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--verdicts", type=int, default=30, help="warm verdicts of --speed")
     parser.add_argument("--cold-verdicts", type=int, default=5)
@@ -441,7 +492,8 @@ def main() -> int:
     parser.add_argument("--claim-trials", type=int, default=120)
     parser.add_argument("--coverage-trials", type=int, default=300)
     parser.add_argument("--noise-trials", type=int, default=600, help="for each number of neighbours")
-    parser.add_argument("--journal", type=Path, help="where trials of --coverage and --noise go, to go on with later")
+    parser.add_argument("--honest-verdicts", type=int, default=2001)
+    parser.add_argument("--journal", type=Path, help="where trials of the last three go, to go on with later")
     parser.add_argument("--output", type=Path, help="where the JSON record goes; parts that were not run are kept")
     options = parser.parse_args()
     parts = {
@@ -450,6 +502,7 @@ def main() -> int:
         "claims": lambda: claims(options.claim_trials),
         "coverage": lambda: coverage(options.coverage_trials, options.journal),
         "noise": lambda: noise(options.noise_trials, options.journal),
+        "honest": lambda: honest(options.honest_verdicts, options.journal),
     }
     chosen = [name for name in parts if getattr(options, name)] or list(parts)
     results = {}
