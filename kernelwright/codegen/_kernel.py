@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.codegen._ir import STORED_TYPES
+from kernelwright.codegen._ir import STORED_TYPES, Value
 from kernelwright.codegen._loops import PARALLEL_FROM
-from kernelwright.codegen._nest import Nest, is_element
+from kernelwright.codegen._names import atom
+from kernelwright.codegen._nest import Expr, Nest, is_element
 from kernelwright.codegen._reductions import ColumnReductionWriter
+from kernelwright.codegen._size import Affine
+
+_PIECES = range(256, 8193)  # numbers of a row that are read twice while they are in the first cache
 
 
 @dataclass
@@ -111,10 +115,14 @@ class NestWriter(ColumnReductionWriter):
         self._open_rows(clauses)
         self._row_pointers()
         last = max(e.stage for e in nest.order)
+        done = -1
         for stage in range(last + 1):
             if stage == 0:
                 self._row_statements(0)
-            self._pass(stage)
+            if stage > done:
+                done = stage + 1 if self._moments(stage) else stage
+                if done == stage:
+                    self._pass(stage)
             self._row_statements(stage + 1)
         self._store([s for s in nest.stores if not is_element(nest, s[1]) and not s[1].final])
         if self.form == "kernel":
@@ -139,11 +147,93 @@ class NestWriter(ColumnReductionWriter):
         for expr in outers:
             self._accumulate_total(expr, self._text(expr.args[0]))
 
-    def _pass(self, stage: int) -> None:
+    def _of_stage(self, stage: int) -> tuple[list[Expr], list[tuple[Value, Expr, Affine]]]:
+        """What a pass over a row reduces and stores."""
         nest = self.nest
         reduces = [e for e in nest.order if e.kind == "reduce" and e.scope in ("row", "all")]
-        reduces = [e for e in reduces if e.args[0].stage == stage]
         stores = [s for s in nest.stores if is_element(nest, s[1]) and s[1].stage == stage]
+        return [e for e in reduces if e.args[0].stage == stage], stores
+
+    def _moments(self, stage: int) -> bool:
+        """Sum and sum of squares about the mean in one pass over memory, where rows are cut by a loop.
+
+        Each piece is read twice while it is in the first cache; pieces are put together after Chan, Golub and LeVeque
+        (1979): with d the difference of the means, m + n numbers have the squares of both and d^2 m n / (m + n).
+
+        Returns:
+            Whether this and the next pass are nothing but these sums, and were written.
+        """
+        found = self._centred(stage)
+        if found is None:
+            return False
+        total, squares, mean = found
+        nest, sums, about, seen = self.nest, *(self.fresh(n) for n in (total.value.name, squares.value.name, "seen"))
+        self.emit("")
+        self.emit(f"float {sums} = 0, {about} = 0, {seen} = 0;")
+        length = self.sizes.expr(nest.inner[-1].extent)
+        self._plan_elements([total.args[0]], stage)
+        for loop in nest.inner[:-1]:
+            variable = self.inner_vars[loop]
+            self.open(f"for (int64_t {variable} = 0; {variable} < {self.sizes.expr(loop.extent)}; ++{variable})")
+            self._elements_at(loop)
+        part = self._piece(total)
+        middle = self.fresh("middle")
+        self.emit(f"const float {middle} = {part} / {atom(length)};")
+        self.texts[mean] = middle
+        part_about = self._piece(squares)
+        apart = self.fresh("apart")
+        self.emit(f"const float {apart} = {seen} > 0 ? {middle} - {sums} / {seen} : 0;")
+        weight = f"({seen} * {atom(length)} / ({seen} + {atom(length)}))"
+        self.emit(f"{about} += {part_about} + {apart} * {apart} * {weight};")
+        self.emit(f"{sums} += {part};")
+        self.emit(f"{seen} += {length};")
+        for _ in nest.inner[:-1]:
+            self.close()
+        self.texts[total], self.texts[squares] = sums, about
+        del self.texts[mean]
+        return True
+
+    def _centred(self, stage: int) -> tuple[Expr, Expr, Expr] | None:
+        """The sum of a pass, the sum of squares about its mean in the next one, and that mean."""
+        nest = self.nest
+        (first, stored), (second, stored_next) = self._of_stage(stage), self._of_stage(stage + 1)
+        fits = nest.mode == "row" and self.form == "kernel" and len(nest.inner) > 1 and not nest.chunked
+        if not fits or len(first) != 1 or len(second) != 1 or stored or stored_next:
+            return None
+        total, squares = first[0], second[0]
+        if nest.inner[-1].extent.timed not in _PIECES or {total.scope, squares.scope} != {"row"}:
+            return None
+        square = squares.args[0]
+        centred = square.args[0] if square.value.op == "square" else None
+        if {total.value.op, squares.value.op} != {"sum"} or centred is None or centred.value.op != "sub":
+            return None
+        element, mean = centred.args
+        divided = isinstance(mean, Expr) and mean.value.op == "div" and mean.args[0] is total
+        known = self.cached.keys() & {square, centred, element}
+        return (total, squares, mean) if element is total.args[0] and divided and not known else None
+
+    def _piece(self, expr: Expr) -> str:
+        """A sum along the innermost loop; returns its name."""
+        self._plan_elements([expr.args[0]], expr.args[0].stage)
+        self.striped = self._stripes([expr])
+        clauses = self._declare([expr])
+        if self.striped:
+            self.emit("{")
+            self.depth += 1
+        scope = set(self.names_taken)
+        self._open_vector(clauses)
+        self._accumulate(expr)
+        self._close_pass(1)
+        if self.striped:
+            self.close()
+            self._join_lanes([expr])
+        self.names_taken = scope
+        self.striped = False
+        return self.local[expr]
+
+    def _pass(self, stage: int) -> None:
+        nest = self.nest
+        reduces, stores = self._of_stage(stage)
         if not reduces and not stores:
             return
         self.emit("")

@@ -210,6 +210,17 @@ def test_normalisations_on_hard_data(build):
         built.check(inputs=[x])
 
 
+def test_variances_in_pieces(build):
+    """Of rows that a loop cuts; pieces whose means are far apart, and where the mean is far from zero."""
+    built = build("# x w\nreturn F.group_norm(x, 2, w, w * 0.3)", "torch.randn(2, 6, 20, 17), torch.randn(6)")
+    assert "seen" in built.generated.source
+    x, w, steps = torch.randn(2, 6, 20, 17), torch.randn(6), torch.arange(6.0).reshape(6, 1, 1)
+    for given in (x, x + 1000, x + 100 * steps, x * 1e-6, torch.full_like(x, 3.0)):
+        built.check(inputs=[given, w])
+    x[0, 1, 3, 3], x[1, 5, 0, 0] = float("nan"), float("inf")
+    built.check(inputs=[x, w])
+
+
 LOSSES = [
     "F.mse_loss(x, y)",
     "F.l1_loss(x, y, reduction='sum')",
