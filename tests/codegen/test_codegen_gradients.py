@@ -10,6 +10,7 @@ from conftest import assert_close, problem
 
 from kernelwright.codegen import CodegenError, Graph, generate, inductor_seed
 from kernelwright.codegen._capture import capture_entry
+from kernelwright.datasets import find_problem, load_suite
 from kernelwright.datasets._runtime import load_reference, make_init_inputs, make_inputs, make_model
 
 CASES = {
@@ -23,6 +24,7 @@ CASES = {
     "batch norm": ("return self.n(x)", "torch.randn(6, 5, 4, 4)", "self.n = nn.BatchNorm2d(5)"),
     "unused": ("# x y\nreturn x.square().sum()", "torch.randn(4, 6), torch.randn(3)", "self.l = nn.Linear(2, 2)"),
 }  # fmt: skip
+BACKWARD = [problem.id for problem in load_suite("kernelwright") if problem.meta.backward]
 
 
 def captured(source: str, **payload) -> Graph:
@@ -54,11 +56,8 @@ def called(model, inputs, dtype=torch.float32):
     return outputs, torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_are_those_of_the_reference(case):
-    forward, inputs, init = CASES[case]
-    source = problem(forward, inputs, init=init)
-    reference, candidate, given = models(source, captured(source, backward=True))
+def compare(candidate, reference, given):
+    """Outputs and gradients against those of the reference in float64; each is None where the other is."""
     outputs, gradients = called(candidate, given)
     wanted, slopes = called(reference, given)
     exact = called(reference.double(), given, torch.float64)
@@ -66,6 +65,30 @@ def test_gradients_are_those_of_the_reference(case):
     for mine, eager, true in zip([*outputs, *gradients], [*wanted, *slopes], [*exact[0], *exact[1]], strict=True):
         if mine is not None:
             assert_close(mine.detach(), eager.detach(), true.detach())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_reference(case):
+    forward, inputs, init = CASES[case]
+    source = problem(forward, inputs, init=init)
+    reference, candidate, given = models(source, captured(source, backward=True))
+    compare(candidate, reference, given)
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_problems_with_gradients_match_in_every_variant(name):
+    problem, made = find_problem(name), {"__name__": "candidate"}
+    variants = [dict(variant) for variant in problem.meta.variants_for("cpu")]
+    payload = {"source": problem.source, "variant": variants[0], "variants": variants, "backward": True}
+    generated = generate(Graph.from_json(json.dumps(capture_entry(payload))))
+    assert all(step["kind"] != "torch" for step in generated.report)
+    exec(compile(generated.source, "candidate.py", "exec"), made)
+    for variant in variants:
+        module = load_reference(problem.source, variant)
+        init = make_init_inputs(module, 0)
+        reference, candidate = make_model(module, init), made["ModelNew"](*init)
+        candidate.load_state_dict(reference.state_dict())
+        compare(candidate, reference, make_inputs(module, 1))
 
 
 def test_cotangents_may_lie_in_memory_as_they_like():
