@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from kernelwright.codegen._capture import CaptureFault, declared_variants, export_reference
+from kernelwright.codegen._capture import declared_variants, export_reference
+from kernelwright.codegen._nodes import CaptureFault
 from kernelwright.datasets._runtime import ReferenceFault
 
 _VECTOR_BITS = {"AVX512": 512, "AVX2": 256}

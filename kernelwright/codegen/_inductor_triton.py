@@ -16,7 +16,8 @@ from unittest import mock
 
 import torch
 
-from kernelwright.codegen._capture import CaptureFault, declared_variants
+from kernelwright.codegen._capture import declared_variants
+from kernelwright.codegen._nodes import CaptureFault
 from kernelwright.datasets._runtime import (
     ReferenceFault,
     load_reference,

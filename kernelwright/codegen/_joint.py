@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from kernelwright.codegen._capture import (
+from kernelwright.codegen._nodes import (
     CaptureFault,
     Written,
     attributes_of,
@@ -77,7 +76,7 @@ _AGAIN = frozenset(
 
 
 def export_with_gradients(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """The graph of the way there, with that of the way back under ``gradient``; see :class:`Gradient`.
+    """The graph of the forward pass; under ``gradient`` that of the backward pass, see :class:`Gradient`.
 
     Raises:
         CaptureFault: it cannot be traced, or uses operators that change their arguments.
@@ -126,6 +125,10 @@ class _Joint:
 
     def graph(self) -> dict[str, Any]:
         """Both halves as plain data."""
+        from torch.fx.experimental.proxy_tensor import (
+            make_fx,
+        )  # most captures want no gradients, and need no such import
+
         leaves = [v.detach().clone().requires_grad_(n in self.wanted) for n, (_, _, v) in enumerate(self.places)]
         outputs = self._forward(leaves)
         cotangents = [torch.ones_like(o) for o in outputs if o.is_floating_point()]
@@ -233,7 +236,7 @@ def _ancestors(nodes: Sequence[Any]) -> set[Any]:
 
 
 def _computed_again(back: set[Any], there: set[Any]) -> set[Any]:
-    """Those of the nodes on the way there that the way back computes again, and does not keep."""
+    """The nodes of the forward pass that the backward pass computes again instead of keeping them."""
     again: set[Any] = set()
     stack = [a for node in back for a in node.all_input_nodes]
     while stack:

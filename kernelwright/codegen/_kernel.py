@@ -100,12 +100,14 @@ class NestWriter(ColumnReductionWriter):
         self._open_rows("")
         self._row_pointers()
         self._level_statements(lambda e: bool(e.loops) and not is_element(nest, e) and e.stage == 0)
-        self._plan_elements([e for _, e, _ in stores if is_element(nest, e)], 0)
+        # A value of a row may be stored in each of its elements.
+        inside = [s for s in stores if is_element(nest, s[1]) or nest.vector in s[2].loops]
+        self._plan_elements([e for _, e, _ in inside], 0)
         opened = self._open_inner({})
-        self._store([s for s in stores if is_element(nest, s[1])])
+        self._store(inside)
         for _ in range(opened):
             self.close()
-        self._store([s for s in stores if not is_element(nest, s[1])])
+        self._store([s for s in stores if s not in inside])
         if self.form == "kernel":
             self.close()
 

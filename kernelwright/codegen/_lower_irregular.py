@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,8 +72,8 @@ def _index_add(b: Builder, x: Value, dim: int, index: Value, source: Value, *, a
     d = dim_of(x, dim)
     if x.dtype not in ("float32", "int64", "int32") or source.dtype != x.dtype or len(index.shape) != 1:
         raise Unsupported("this form of index_add")
-    if isinstance(alpha, Scalar):
-        raise Unsupported("a scale that differs between variants")
+    if isinstance(alpha, Scalar) or not math.isfinite(alpha):
+        raise Unsupported("a scale that differs between variants, or is no number")
     fill, begun = _begun(x)
     args = [*begun, index, source]
     return b.routine("add_rows", args, x.shape, x.dtype, dim=d, fill=fill, scale=alpha)
@@ -93,7 +94,8 @@ def _scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) ->
 
 
 def _is_number(x: Value) -> bool:
-    return x.op == "full" and isinstance(x.args[0], (int, float))
+    value = x.args[0] if x.op == "full" else None
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _begun(x: Value) -> tuple[float | None, list[Value]]:

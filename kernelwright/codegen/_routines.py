@@ -243,7 +243,7 @@ def _segments(value: Value, parts: dict[str, str], second: bool, variants: int) 
 
 _ADD_ROWS = """
 // {title}
-// Threads take columns, since rows may go to the same place.
+// Threads take columns, since rows may go to the same place. What would go beyond the end is left out.
 extern "C" void {name}({parameters}, {type}* __restrict out, int64_t outer, int64_t places, int64_t rows,
                        int64_t width) {{
     {start}
@@ -254,6 +254,7 @@ extern "C" void {name}({parameters}, {type}* __restrict out, int64_t outer, int6
         const int64_t count = std::min(share, width - first);
         for (int64_t o = 0; o < outer; ++o) {{
             for (int64_t r = 0; r < rows; ++r) {{
+                if ((uint64_t){index}[r] >= (uint64_t)places) continue;
                 const {source_type}* from = {source} + (o * rows + r) * width + first;
                 {type}* to = out + (o * places + {index}[r]) * width + first;
                 #pragma omp simd
@@ -303,37 +304,43 @@ extern "C" void {name}({parameters}, {type}* __restrict out, int64_t outer, int6
         {type}* to = out + o * places * width;
         for (int64_t r = 0; r < rows; ++r) {{
             const int64_t first = (o * rows + r) * width;
-            for (int64_t v = 0; v < width; ++v) to[{index}[first + v] * width + v] += {term};
+            for (int64_t v = 0; v < width; ++v) {{
+                const int64_t at = {index}[first + v];
+                if ((uint64_t)at < (uint64_t)places) to[at * width + v] += {term};
+            }}
         }}
     }}
 }}
 """
 _COUNT_ELEMENTS = """
 // {title}
-// Four tables by turns: a step does not wait for the one before that counted the same place.
+// Four tables by turns: a step does not wait for the one before that counted the same place. Their last place is for
+// what would go beyond the end.
 extern "C" void {name}({parameters}, {type}* __restrict out, int64_t outer, int64_t places, int64_t rows) {{
     constexpr int64_t width = 1;
     {start}
     #pragma omp parallel if (outer * rows > 65536)
     {{
-        std::vector<{type}> tables(4 * places);
+        const int64_t size = places + 1;
+        std::vector<{type}> tables(4 * size);
         {type}* table = tables.data();
+        const auto place = [places](int64_t at) {{ return (int64_t)std::min((uint64_t)at, (uint64_t)places); }};
         #pragma omp for schedule(static)
         for (int64_t o = 0; o < outer; ++o) {{
             std::fill(tables.begin(), tables.end(), {type}(0));
             const {index_type}* at = {index} + o * rows;
             int64_t r = 0;
             for (; r + 4 <= rows; r += 4) {{
-                table[at[r]] += {term0};
-                table[places + at[r + 1]] += {term1};
-                table[2 * places + at[r + 2]] += {term2};
-                table[3 * places + at[r + 3]] += {term3};
+                table[place(at[r])] += {term0};
+                table[size + place(at[r + 1])] += {term1};
+                table[2 * size + place(at[r + 2])] += {term2};
+                table[3 * size + place(at[r + 3])] += {term3};
             }}
-            for (; r < rows; ++r) table[at[r]] += {term0};
+            for (; r < rows; ++r) table[place(at[r])] += {term0};
             {type}* to = out + o * places;
             #pragma omp simd
             for (int64_t p = 0; p < places; ++p)
-                to[p] += table[p] + table[places + p] + table[2 * places + p] + table[3 * places + p];
+                to[p] += table[p] + table[size + p] + table[2 * size + p] + table[3 * size + p];
         }}
     }}
 }}

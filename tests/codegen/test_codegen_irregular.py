@@ -74,6 +74,29 @@ def test_sums_by_index(build, text):
     generated(build(f"# x t o w\nreturn {text}", LOOKED_UP)).check()
 
 
+def test_nothing_is_written_beyond_the_end(build):
+    """torch refuses such an index; a kernel that is called all the same leaves other memory alone."""
+    forward = """# x t
+        a = x.index_add(0, t, x[:4])
+        b = x.scatter_add(0, t[:, None].expand(4, 6), x[:4])
+        return a, b, t.new_zeros(9).scatter_add(0, t, t)"""
+    built = generated(build("\n".join(map(str.strip, forward.splitlines())), "torch.randn(9, 6), torch.arange(4)"))
+    built.check()
+    _, candidate, (x, _) = built.models({})
+    rows, elements, counts = candidate(x, torch.tensor([1 << 40, -(1 << 40), 2, 9]))
+    wanted = x.clone()
+    wanted[2] *= 2
+    assert torch.equal(rows, wanted)
+    assert torch.equal(elements, wanted)
+    assert counts.tolist() == [0, 0, 2, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("value", ["float('inf')", "1e-5", "-3.0"])
+def test_sums_begin_with_any_number(build, value):
+    forward = f"# x t\nreturn x.new_full((5, 6), {value}).index_add(0, t, x)"
+    generated(build(forward, "torch.randn(4, 6), torch.randint(0, 5, (4,))")).check()
+
+
 def test_segments_that_are_long(build):
     forward = "# x o\nreturn torch.segment_reduce(x, 'sum', offsets=o)"
     built = generated(build(forward, "torch.rand(9000, 83), torch.tensor([0, 8000, 8000, 9000])"))
