@@ -125,7 +125,7 @@ class Builder:
         """A kernel of :mod:`_routines`.
 
         Raises:
-            Unsupported: there is none in this language.
+            Unsupported: this language has no such kernel.
         """
         if self.backend != "cpp":
             raise Unsupported("no template in this language")

@@ -92,7 +92,7 @@ class Gradient:
         returned: how many of the graph's outputs are returned; those behind them are kept for the way back.
         saved: names of what is kept, in order.
         cotangents: names of the gradients of what is returned, in order.
-        places: of which arguments the way back gives the gradients.
+        places: positions of the arguments whose gradients the backward pass returns.
         back: from ``saved`` and ``cotangents`` to these gradients.
     """
 

@@ -47,7 +47,7 @@ def parameter_names(parameters: Mapping[str, inspect.Parameter], count: int) -> 
 
 
 def indexed_of(model: nn.Module) -> list[str]:
-    """The modules of which ``module[0]`` is the child of the name ``0``."""
+    """Names of the modules whose children are reached by number: ``module[0]`` is the child named ``0``."""
     named = (nn.ModuleDict, nn.ParameterDict)
     return [n for n, m in model.named_modules() if hasattr(type(m), "__getitem__") and not isinstance(m, named)]
 

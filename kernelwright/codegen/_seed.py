@@ -57,7 +57,7 @@ def inductor_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated | None:
         payload: what ``inductor_entry`` returned for it in a worker.
 
     Returns:
-        The candidate, or None where there is none: Inductor refused, has no kernel of its own here, buffers are
+        The candidate, or None where Inductor has none to give: it refused, has no kernel of its own here, buffers are
         written, gradients are wanted, or its kernels use
         helpers of torch's headers that have no stand-in.
     """
