@@ -35,13 +35,14 @@ from evaluator_budget_cases import (  # noqa: E402
 from evaluator_budget_kernels import HONEST  # noqa: E402
 from evaluator_budget_suite import bench, outcomes, replaced_problems  # noqa: E402
 
-from kernelwright.evaluator import _budget, _distributions  # noqa: E402
-from kernelwright.evaluator._oracle_math import reference_scales  # noqa: E402
-from kernelwright.evaluator._truth import data_of  # noqa: E402
+from kernelwright.evaluator.accuracy import budget as _budget
+from kernelwright.evaluator.accuracy import distributions
+from kernelwright.evaluator.truth.truth import data_of  # noqa: E402
+from kernelwright.evaluator.worker.oracle_math import reference_scales  # noqa: E402
 from kernelwright.records import InputDomain  # noqa: E402
 
 DOMAIN = InputDomain(fill="normal")
-NAMES = _distributions.distributions_for(DOMAIN)
+NAMES = distributions.distributions_for(DOMAIN)
 LANE_KERNELS = {
     "softmax": softmax_by,
     "layer_norm": layer_norm_by,
@@ -53,8 +54,8 @@ VARIANTS = (0, 1)  # of the cpu variants of each problem
 
 def loads(reference, kernels, shapes, distribution, seed):
     """``load`` of every kernel on one draw."""
-    rng = _distributions.secret_rng(seed)
-    inputs = [torch.from_numpy(_distributions.make(distribution, s, "float32", DOMAIN, rng)) for s in shapes]
+    rng = distributions.secret_rng(seed)
+    inputs = [torch.from_numpy(distributions.make(distribution, s, "float32", DOMAIN, rng)) for s in shapes]
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24, seed=seed)
     y = scales.outputs[0]
     s = _budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")

@@ -19,7 +19,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from kernelwright.evaluator import _statistics as statistics  # noqa: E402
+from kernelwright.evaluator.figures import timing as statistics
 
 
 def noisy_pairs(rng, shape, deviation):

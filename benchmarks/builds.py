@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelwright import inline
-from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._environment import environment
+from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.host.environment import environment
 from kernelwright.sandbox import Limits, Sandbox, open_sandbox
 
 C_ABI = """#include <cmath>

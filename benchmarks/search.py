@@ -59,7 +59,7 @@ from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import Referee, environment
-from kernelwright.evaluator import _statistics as statistics
+from kernelwright.evaluator.figures import timing as statistics
 from kernelwright.evolution import Evolution, Search, SearchPlan
 from kernelwright.records import (
     Candidate,

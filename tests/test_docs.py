@@ -27,7 +27,7 @@ from docs_commands import Commands
 from kernelwright.cli import cli
 from kernelwright.config import Settings
 from kernelwright.evaluator import BASELINES
-from kernelwright.evaluator._screen_rules import RULES
+from kernelwright.evaluator.screen.rules import RULES
 from kernelwright.records import ProblemMeta, Stage, Status
 
 ROOT = Path(__file__).parents[1]

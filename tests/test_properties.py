@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kernelwright.datasets import LintFinding, lint_static, parse_problem
 from kernelwright.errors import InvalidReferenceError
-from kernelwright.evaluator._screen import screen, screen_source
-from kernelwright.evaluator._screen_rules import RULES
+from kernelwright.evaluator.screen.rules import RULES
+from kernelwright.evaluator.screen.screening import screen, screen_source
 from kernelwright.inline import Signature, parse_signatures
 from kernelwright.records import Status
 

@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelwright.evaluator._device import Device, find_device, read_state
-    from kernelwright.evaluator._environment import environment
-    from kernelwright.evaluator._facts import device_facts
-    from kernelwright.evaluator._metrics import Result, fast_p, geometric_mean, pass_at_k, sol_score
-    from kernelwright.evaluator._referee import BASELINES, EvaluatorPool, Referee
-    from kernelwright.evaluator._screen import kernel_backends
-    from kernelwright.evaluator._session import ProblemSession
+    from kernelwright.evaluator.figures.metrics import Result, fast_p, geometric_mean, pass_at_k, sol_score
+    from kernelwright.evaluator.host.device import Device, find_device, read_state
+    from kernelwright.evaluator.host.environment import environment
+    from kernelwright.evaluator.profile.facts import device_facts
+    from kernelwright.evaluator.screen.screening import kernel_backends
+    from kernelwright.evaluator.verdict.referee import BASELINES, EvaluatorPool, Referee
+    from kernelwright.evaluator.verdict.session import ProblemSession
 
 __all__ = [
     "BASELINES",
@@ -36,21 +36,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BASELINES": "_referee",
-    "Device": "_device",
-    "EvaluatorPool": "_referee",
-    "ProblemSession": "_session",
-    "Referee": "_referee",
-    "Result": "_metrics",
-    "device_facts": "_facts",
-    "environment": "_environment",
-    "fast_p": "_metrics",
-    "find_device": "_device",
-    "geometric_mean": "_metrics",
-    "kernel_backends": "_screen",
-    "pass_at_k": "_metrics",
-    "read_state": "_device",
-    "sol_score": "_metrics",
+    "BASELINES": "verdict.referee",
+    "Device": "host.device",
+    "EvaluatorPool": "verdict.referee",
+    "ProblemSession": "verdict.session",
+    "Referee": "verdict.referee",
+    "Result": "figures.metrics",
+    "device_facts": "profile.facts",
+    "environment": "host.environment",
+    "fast_p": "figures.metrics",
+    "find_device": "host.device",
+    "geometric_mean": "figures.metrics",
+    "kernel_backends": "screen.screening",
+    "pass_at_k": "figures.metrics",
+    "read_state": "host.device",
+    "sol_score": "figures.metrics",
 }
 
 

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from unittest import mock
 
-from kernelwright.evaluator.backends._triton_interpreter import install
+from kernelwright.evaluator.worker.triton.interpreter import install
 
 install()
 

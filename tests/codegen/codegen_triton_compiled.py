@@ -10,7 +10,7 @@ import sys
 
 from triton.runtime.jit import JITFunction
 
-from kernelwright.evaluator.backends._triton_capture import capture
+from kernelwright.evaluator.worker.triton.capture import capture
 
 RUN = JITFunction.run
 

@@ -12,7 +12,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from kernelwright.evaluator.backends._triton_interpreter import install
+from kernelwright.evaluator.worker.triton.interpreter import install
 
 install()
 

@@ -16,7 +16,7 @@ from torch.utils._triton import has_triton
 from kernelwright.codegen import CodegenError, Graph, triton_seed
 from kernelwright.codegen._capture import capture_entry
 from kernelwright.codegen._inductor_triton import inductor_triton_entry
-from kernelwright.evaluator._screen import screen
+from kernelwright.evaluator.screen.screening import screen
 
 WEIGHTS = "self.w = nn.Parameter(torch.randn(N))\nself.b = nn.Parameter(torch.randn(N))"
 ROWS = [{"M": 4096, "N": 1024}, {"M": 3, "N": 37}]  # the first one is compiled, the others are run

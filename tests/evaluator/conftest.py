@@ -7,7 +7,8 @@ from evaluator_gpu_kernels import ARCHITECTURE, KernelJudge, Verdicts
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.config import Settings
-from kernelwright.evaluator import Referee, _profile_static
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator.profile import static
 from kernelwright.records import Candidate
 
 
@@ -62,9 +63,9 @@ def judge_linear(linear):
 @pytest.fixture(scope="module")
 def one_architecture():
     """Of three: what differs between them is tested for single kernels elsewhere."""
-    one = {ARCHITECTURE: _profile_static.ARCHITECTURES[ARCHITECTURE]}
+    one = {ARCHITECTURE: static.ARCHITECTURES[ARCHITECTURE]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_profile_static, "ARCHITECTURES", one)
+        patch.setattr(static, "ARCHITECTURES", one)
         yield
 
 

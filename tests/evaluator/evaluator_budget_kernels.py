@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelwright.datasets._runtime import DispatchMode
-from kernelwright.evaluator._operators import is_exact
-from kernelwright.evaluator._oracle_math import _bound, _is_view, _name
+from kernelwright.evaluator.worker.operators import is_exact
+from kernelwright.evaluator.worker.oracle_math import _bound, _is_view, _name
 
 Op = Callable[..., Tensor]
 UNIT_ROUNDOFF = 2.0**-24

@@ -1,7 +1,7 @@
 """The error budget over the built-in suite: problems as the referee checks them, treated in this process.
 
 Only for problems that are trusted. What a draw is, and how it is judged, follows the check of
-``kernelwright.evaluator._truth`` step by step, without its workers.
+``kernelwright.evaluator.truth.truth`` step by step, without its workers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from evaluator_budget_kernels import CHEATS, HONEST, ROUNDINGS, Arithmetic, Kern
 from torch import Tensor, nn
 
 from kernelwright.datasets import _runtime, load_suite
-from kernelwright.evaluator import _budget, _distributions
-from kernelwright.evaluator._oracle_math import directions, flatten_outputs, reference_scales
-from kernelwright.evaluator._truth import data_of
+from kernelwright.evaluator.accuracy import budget as _budget
+from kernelwright.evaluator.accuracy import distributions as _distributions
+from kernelwright.evaluator.truth.truth import data_of
+from kernelwright.evaluator.worker.oracle_math import directions, flatten_outputs, reference_scales
 from kernelwright.records import DeviceClass, InputDomain, Problem
 
 RUNS, RUNS_OFF_NORMAL = 8, 4  # of Monte-Carlo arithmetic

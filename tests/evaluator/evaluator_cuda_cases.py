@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelwright import inline
-from kernelwright.evaluator.backends import EmulatorLibrary, emulated_source, emulator_command
-from kernelwright.evaluator.backends._triton_interpreter import cuda_as_cpu
+from kernelwright.evaluator.builds.emulation import EmulatorLibrary, emulated_source, emulator_command
+from kernelwright.evaluator.worker.triton.interpreter import cuda_as_cpu
 from kernelwright.inline._emulation import NotCheckable
 
 CASES = []

@@ -11,7 +11,7 @@ import threading
 import traceback
 import warnings
 
-from kernelwright.evaluator.backends._triton_interpreter import (
+from kernelwright.evaluator.worker.triton.interpreter import (
     NotCheckable,
     OutOfBounds,
     cuda_as_cpu,

@@ -11,13 +11,13 @@ import torch
 from evaluator_budget_cases import CASES, Op, lane_sum
 from torch import Tensor
 
-from kernelwright.evaluator import _budget, _distributions
-from kernelwright.evaluator._oracle_math import OutputScales, reference_scales
-from kernelwright.evaluator._truth import data_of
+from kernelwright.evaluator.accuracy import budget, distributions
+from kernelwright.evaluator.truth.truth import data_of
+from kernelwright.evaluator.worker.oracle_math import OutputScales, reference_scales
 from kernelwright.records import InputDomain
 
 DOMAIN = InputDomain(fill="normal")
-OFF_NORMAL = [name for name in _distributions.distributions_for(DOMAIN) if name != "normal"]
+OFF_NORMAL = [name for name in distributions.distributions_for(DOMAIN) if name != "normal"]
 HONEST = [(name, variant) for name, case in CASES.items() for variant in case.honest]
 CHEATS = [(name, variant) for name, case in CASES.items() for variant in case.cheats]
 
@@ -37,24 +37,24 @@ class Draw(NamedTuple):
     inputs: list[Tensor]
     output: OutputScales
     scale: np.ndarray
-    reductions: tuple[_budget.Reduction, ...]
-    data: _budget.Data
+    reductions: tuple[budget.Reduction, ...]
+    data: budget.Data
 
 
 @cache
 def draw(case: str, distribution: str = "normal") -> Draw:
-    rng = _distributions.secret_rng([len(case), len(distribution)])
-    arrays = [_distributions.make(distribution, shape, "float32", DOMAIN, rng) for shape in CASES[case].shapes]
+    rng = distributions.secret_rng([len(case), len(distribution)])
+    arrays = [distributions.make(distribution, shape, "float32", DOMAIN, rng) for shape in CASES[case].shapes]
     inputs = [torch.from_numpy(array) for array in arrays]
     reference = CASES[case].reference
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24)
     output = scales.outputs[0]
-    s = _budget.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
+    s = budget.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
     return Draw(inputs, output, s, scales.reductions, data_of(distribution))
 
 
-def judge(drawn: Draw, kernel: Op) -> _budget.OutputReport:
-    return _budget.judge_output(
+def judge(drawn: Draw, kernel: Op) -> budget.OutputReport:
+    return budget.judge_output(
         kernel(*drawn.inputs).numpy(),
         drawn.output.ref64.numpy(),
         drawn.scale,
@@ -64,17 +64,17 @@ def judge(drawn: Draw, kernel: Op) -> _budget.OutputReport:
     )
 
 
-def probe(case: str, kernel: Op) -> list[_budget.BetaReport]:
+def probe(case: str, kernel: Op) -> list[budget.BetaReport]:
     """The precision probe of every input in turn."""
     drawn, reports = draw(case), []
-    rng = _distributions.secret_rng(7)
+    rng = distributions.secret_rng(7)
     for i, x in enumerate(drawn.inputs):
         pair = [[*drawn.inputs], [*drawn.inputs]]
-        pair[0][i], pair[1][i] = map(torch.from_numpy, _distributions.probe_pair(x.numpy(), rng))
+        pair[0][i], pair[1][i] = map(torch.from_numpy, distributions.probe_pair(x.numpy(), rng))
         got = kernel(*pair[0]).double() - kernel(*pair[1]).double()
         exact = [CASES[case].reference(*[x.double() for x in side]) for side in pair]
-        noise = _budget.probe_noise(kernel(*pair[0]).numpy(), exact[0].numpy(), drawn.scale, drawn.reductions)
-        reports.append(_budget.probe_beta(got.numpy(), (exact[0] - exact[1]).numpy(), drawn.scale, noise=noise))
+        noise = budget.probe_noise(kernel(*pair[0]).numpy(), exact[0].numpy(), drawn.scale, drawn.reductions)
+        reports.append(budget.probe_beta(got.numpy(), (exact[0] - exact[1]).numpy(), drawn.scale, noise=noise))
     return reports
 
 
@@ -136,11 +136,11 @@ def test_kernelbench_would_have_passed_what_the_budget_fails():
 def test_lane_sums_of_positive_data_pass(fill):
     """The probe format must not bias the sums of a problem whose domain is positive."""
     domain = InputDomain(fill=fill, low=0.0, high=8.0)
-    x = _distributions.make("normal", (16, 32768), "float32", domain, _distributions.secret_rng(3))
+    x = distributions.make("normal", (16, 32768), "float32", domain, distributions.secret_rng(3))
     inputs = [torch.from_numpy(x)]
     scales = reference_scales(lambda x: x.sum(-1), lambda x: x.sum(-1), inputs, unit_roundoff=2.0**-24)
     y = scales.outputs[0]
-    s = _budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
+    s = budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
     got = lane_sum(inputs[0], 8).numpy()
-    report = _budget.judge_output(got, y.ref64.numpy(), s, scales.reductions)
+    report = budget.judge_output(got, y.ref64.numpy(), s, scales.reductions)
     assert report.passed

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelwright.errors import UsageError
-from kernelwright.evaluator import _distributions
+from kernelwright.evaluator.accuracy import distributions
 from kernelwright.records import InputDomain
 
 EVERYWHERE = InputDomain(fill="normal")
@@ -28,7 +28,7 @@ SHAPE = (64, 96)
 
 
 def draw(name, domain=EVERYWHERE, dtype="float32", shape=SHAPE, seed=1):
-    return _distributions.make(name, shape, dtype, domain, _distributions.secret_rng(seed))
+    return distributions.make(name, shape, dtype, domain, distributions.secret_rng(seed))
 
 
 def bits(x):
@@ -38,7 +38,7 @@ def bits(x):
 @pytest.mark.parametrize("domain", DOMAINS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_every_admitted_distribution_stays_in_the_domain(domain, dtype):
-    names = _distributions.distributions_for(domain, dtype)
+    names = distributions.distributions_for(domain, dtype)
     assert names[0] == "normal"
     for name in names:
         x = draw(name, domain, dtype)
@@ -51,7 +51,7 @@ def test_every_admitted_distribution_stays_in_the_domain(domain, dtype):
 
 
 def test_a_domain_admits_only_what_fits():
-    names = _distributions.distributions_for
+    names = distributions.distributions_for
     everything = (
         "normal",
         "uniform",
@@ -177,8 +177,8 @@ def test_normal_data_has_the_probe_format():
 
 
 def test_a_pair_differs_in_float32_and_in_nothing_coarser():
-    rng = _distributions.secret_rng(2)
-    x, y = _distributions.probe_pair(draw("normal"), rng)
+    rng = distributions.secret_rng(2)
+    x, y = distributions.probe_pair(draw("normal"), rng)
     assert (x != y).mean() > 0.99
     first, second = torch.from_numpy(x), torch.from_numpy(y)
     assert torch.equal(first.bfloat16(), second.bfloat16())
@@ -187,12 +187,12 @@ def test_a_pair_differs_in_float32_and_in_nothing_coarser():
     for rounding in (0, 0x0FFF, 0x1000):  # TF32 by truncation, to nearest even (but for ties), to nearest away
         assert np.array_equal((bits(x) + rounding) & ~np.uint32(0x1FFF), (bits(y) + rounding) & ~np.uint32(0x1FFF))
     assert np.array_equal(bits(x) >> 16, bits(y) >> 16)
-    assert np.array_equal(bits(_distributions.probe_format(x, rng)) >> 16, bits(x) >> 16)
+    assert np.array_equal(bits(distributions.probe_format(x, rng)) >> 16, bits(x) >> 16)
 
 
 def test_the_format_barely_moves_a_number_and_keeps_zeros():
     x = np.array([0.0, -0.0, 1.0, -3.75, 1e-30, 3e38, 1e-42], dtype=np.float32)
-    first, second = _distributions.probe_pair(x, _distributions.secret_rng(1))
+    first, second = distributions.probe_pair(x, distributions.secret_rng(1))
     for coded in (first, second):
         np.testing.assert_allclose(coded, x, rtol=2.0**-7)
         assert np.array_equal(coded[[0, 1, 6]], x[[0, 1, 6]])
@@ -202,10 +202,10 @@ def test_the_format_barely_moves_a_number_and_keeps_zeros():
 def test_a_pair_stays_in_its_domain():
     x = np.array([0.1, 0.2, 0.15], dtype=np.float32)
     for seed in range(20):
-        for coded in _distributions.probe_pair(x, _distributions.secret_rng(seed), 0.1, 0.2):
+        for coded in distributions.probe_pair(x, distributions.secret_rng(seed), 0.1, 0.2):
             assert coded.min() >= np.float32(0.1)
             assert coded.max() <= np.float32(0.2)
-    assert _distributions.probe_format(np.float32(1.5), _distributions.secret_rng(1)).shape == ()
+    assert distributions.probe_format(np.float32(1.5), distributions.secret_rng(1)).shape == ()
 
 
 def test_the_format_does_not_bias_long_sums():
@@ -218,5 +218,5 @@ def test_the_format_does_not_bias_long_sums():
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1, 3)])
 @pytest.mark.parametrize("domain", DOMAINS, ids=str)
 def test_every_shape_can_be_drawn(domain, shape):
-    for name in _distributions.distributions_for(domain):
+    for name in distributions.distributions_for(domain):
         assert draw(name, domain, shape=shape).shape == shape, name

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kernelwright.errors import KernelwrightError
-from kernelwright.evaluator import _budget
-from kernelwright.evaluator._budget import Reduction
+from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.accuracy.budget import Reduction
 
 RNG = np.random.default_rng(5)
 U = 2.0**-24
@@ -18,7 +18,7 @@ U = 2.0**-24
 
 def judged(candidate, ref64, s=None, n=1, **options):
     s = np.full(np.shape(ref64), 1e-6) if s is None else s
-    return _budget.judge_output(candidate, ref64, s, [Reduction(n)], **options)
+    return budget.judge_output(candidate, ref64, s, [Reduction(n)], **options)
 
 
 def test_a_signalling_nan_is_a_wrong_value_and_nothing_worse():
@@ -36,7 +36,7 @@ def test_a_signalling_nan_is_a_wrong_value_and_nothing_worse():
 def test_decode_reads_what_torch_wrote(dtype):
     tensor = (torch.randn(3, 5) * 50).to(getattr(torch, dtype))
     raw = bytes(tensor.view(torch.uint8).numpy())
-    back = _budget.decode(raw, dtype, (3, 5))
+    back = budget.decode(raw, dtype, (3, 5))
     wanted = tensor.float() if dtype == "bfloat16" else tensor
     np.testing.assert_array_equal(back, wanted.numpy())
     assert back.dtype == wanted.numpy().dtype
@@ -45,14 +45,14 @@ def test_decode_reads_what_torch_wrote(dtype):
 def test_decode_follows_strides_and_copies():
     tensor = torch.arange(12, dtype=torch.float32).reshape(3, 4).t()
     buffer = bytearray(tensor.t().contiguous().view(torch.uint8).numpy())
-    back = _budget.decode(buffer, "float32", (4, 3), tensor.stride())
+    back = budget.decode(buffer, "float32", (4, 3), tensor.stride())
     np.testing.assert_array_equal(back, tensor.numpy())
     buffer[:] = bytes(len(buffer))
     np.testing.assert_array_equal(back, tensor.numpy())
     assert back.flags.c_contiguous
     half = tensor.bfloat16()
     raw = bytes(half.t().contiguous().view(torch.uint8).numpy())
-    np.testing.assert_array_equal(_budget.decode(raw, "bfloat16", (4, 3), half.stride()), half.float().numpy())
+    np.testing.assert_array_equal(budget.decode(raw, "bfloat16", (4, 3), half.stride()), half.float().numpy())
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_decode_follows_strides_and_copies():
     [((5,), None), ((2, 2), (4, 1)), ((-1,), None), ((4,), (-1,)), ((2, 2), (1,)), ((2,), (2**62,)), ((1,) * 40, None)],
 )
 def test_decode_refuses_what_the_buffer_cannot_hold(shape, strides):
-    with pytest.raises(_budget.DecodeError):
-        _budget.decode(bytes(16), "float32", shape, strides)
+    with pytest.raises(budget.DecodeError):
+        budget.decode(bytes(16), "float32", shape, strides)
 
 
 def test_decode_refuses_unknown_dtypes():
     with pytest.raises(KernelwrightError, match="not supported"):
-        _budget.decode(bytes(16), "complex64", (2,))
+        budget.decode(bytes(16), "complex64", (2,))
 
 
 # ------------------------------------------------------------------------------------------------------- scale
@@ -75,61 +75,61 @@ def test_decode_refuses_unknown_dtypes():
 def test_scale_adds_the_three_parts():
     ref64 = np.array([[3.0, 4.0], [0.0, 0.0]])
     mca, rows = np.array([[3e-6, 0.0], [0.0, 0.0]]), np.array([[4e-6], [0.0]])
-    s = _budget.scale(mca, rows, ref64, "float32")
+    s = budget.scale(mca, rows, ref64, "float32")
     floor = U * math.sqrt(25 / 4) / 16
     np.testing.assert_allclose(s, [[math.hypot(5e-6, floor), math.hypot(4e-6, floor)], [floor, floor]], rtol=1e-12)
 
 
 def test_scale_allows_flushed_subnormals_and_nothing_above():
     zeros = np.zeros(8)
-    s = _budget.scale(zeros, zeros, zeros, "float32")
+    s = budget.scale(zeros, zeros, zeros, "float32")
     assert judged(np.full(8, 2.0**-127), zeros, s).passed
     assert not judged(np.full(8, 2.0**-120), zeros, s).passed
 
 
 def test_scale_ignores_non_finite_elements():
     ref64 = np.array([1.0, np.inf, np.nan])
-    s = _budget.scale(np.zeros(3), np.zeros(1), ref64, "float32")
+    s = budget.scale(np.zeros(3), np.zeros(1), ref64, "float32")
     np.testing.assert_allclose(s, U / 16)
 
 
 def test_unit_roundoff_takes_the_coarsest_precision_that_is_allowed():
-    assert _budget.unit_roundoff("float32") == U == torch.finfo(torch.float32).eps / 2
-    assert _budget.unit_roundoff("bfloat16") == torch.finfo(torch.bfloat16).eps / 2
-    assert _budget.unit_roundoff("float16") == torch.finfo(torch.float16).eps / 2
-    assert _budget.unit_roundoff("float32", ("tf32",)) == 2.0**-11
-    with pytest.raises(_budget.DecodeError, match="unit roundoff"):
-        _budget.unit_roundoff("int64")
+    assert budget.unit_roundoff("float32") == U == torch.finfo(torch.float32).eps / 2
+    assert budget.unit_roundoff("bfloat16") == torch.finfo(torch.bfloat16).eps / 2
+    assert budget.unit_roundoff("float16") == torch.finfo(torch.float16).eps / 2
+    assert budget.unit_roundoff("float32", ("tf32",)) == 2.0**-11
+    with pytest.raises(budget.DecodeError, match="unit roundoff"):
+        budget.unit_roundoff("int64")
 
 
 def test_ill_conditioned_where_rounding_spoils_the_answer():
     y = RNG.standard_normal(100)
-    assert not _budget.ill_conditioned(np.full(100, 2.0**-12), y)
-    assert _budget.ill_conditioned(np.full(100, 2.0**-10), y)
-    assert not _budget.ill_conditioned(np.full(100, 2.0**-8), y, "bfloat16")
-    assert not _budget.ill_conditioned(np.zeros(0), np.zeros(0))
+    assert not budget.ill_conditioned(np.full(100, 2.0**-12), y)
+    assert budget.ill_conditioned(np.full(100, 2.0**-10), y)
+    assert not budget.ill_conditioned(np.full(100, 2.0**-8), y, "bfloat16")
+    assert not budget.ill_conditioned(np.zeros(0), np.zeros(0))
 
 
 # ------------------------------------------------------------------------------------------------------ judging
 
 
 def test_tolerance_grows_with_the_reduction_and_the_problem():
-    assert _budget.tolerance([]) == 4 + 1 / 16
-    assert _budget.tolerance([Reduction(2**20)]) == 68.0  # eight lanes decide
-    assert _budget.tolerance([Reduction(2**20)], 2.0) == 136.0
-    assert _budget.tolerance([Reduction(4096)]) == math.hypot(4, 16)  # one chain does
-    assert _budget.tolerance([Reduction(4096, kind="product")]) < _budget.tolerance([Reduction(4096)])
-    assert _budget.tolerance([Reduction(65536)], data="other") == 4 + 2048
-    assert _budget.tolerance([Reduction(512)], data="equal") == 132.0
-    assert _budget.tolerance([Reduction(512)], data="far") == 144.0
-    assert _budget.tolerance([], data="other") == 4.0
+    assert budget.tolerance([]) == 4 + 1 / 16
+    assert budget.tolerance([Reduction(2**20)]) == 68.0  # eight lanes decide
+    assert budget.tolerance([Reduction(2**20)], 2.0) == 136.0
+    assert budget.tolerance([Reduction(4096)]) == math.hypot(4, 16)  # one chain does
+    assert budget.tolerance([Reduction(4096, kind="product")]) < budget.tolerance([Reduction(4096)])
+    assert budget.tolerance([Reduction(65536)], data="other") == 4 + 2048
+    assert budget.tolerance([Reduction(512)], data="equal") == 132.0
+    assert budget.tolerance([Reduction(512)], data="far") == 144.0
+    assert budget.tolerance([], data="other") == 4.0
 
 
 def test_longer_chains_than_are_allowed_are_told_what_to_do():
     error = np.full(1000, 55.0)  # of one chain of 65,536 additions: 64
 
     def of_chain(terms, times=1):
-        return _budget.judge_output(times * error, np.zeros(1000), np.ones(1000), [Reduction(terms, 1000)])
+        return budget.judge_output(times * error, np.zeros(1000), np.ones(1000), [Reduction(terms, 1000)])
 
     assert not of_chain(65_536).passed
     assert "one chain of 65,536 float additions is as far off: use several partial sums" in of_chain(65_536).reason
@@ -142,7 +142,7 @@ def test_longer_chains_than_are_allowed_are_told_what_to_do():
 def test_outputs_that_share_one_sum_are_one_error(sums, passes):
     """A softmax of one row of 1,000 numbers: its sum is 20 error scales off once in some hundred draws."""
     ref = np.zeros(1000)
-    report = _budget.judge_output(np.full(1000, 20.0), ref, np.ones(1000), [Reduction(1000, sums)])
+    report = budget.judge_output(np.full(1000, 20.0), ref, np.ones(1000), [Reduction(1000, sums)])
     assert report.passed == passes
 
 
@@ -165,9 +165,9 @@ def test_off_normal_tails_may_be_four_times_as_long():
     one = np.zeros(10_000)
     one[17] = 400.0
     options = {"reductions": [], "data": "other"}
-    assert _budget.judge_output(one, np.zeros(10_000), np.ones(10_000), **options).passed
+    assert budget.judge_output(one, np.zeros(10_000), np.ones(10_000), **options).passed
     one[17] = 700.0
-    assert not _budget.judge_output(one, np.zeros(10_000), np.ones(10_000), **options).passed
+    assert not budget.judge_output(one, np.zeros(10_000), np.ones(10_000), **options).passed
 
 
 def test_the_problems_own_factor_widens_the_budget():
@@ -236,11 +236,11 @@ def test_empty_outputs_pass():
 
 def test_integers_and_booleans_are_exact_but_for_their_slack():
     ref = np.array([1, 2, 3])
-    assert _budget.judge_exact(ref.copy(), ref).passed
-    assert not _budget.judge_exact(np.array([1, 2, 4]), ref).passed
-    assert _budget.judge_exact(np.array([1, 2, 4]), ref, np.array([0.0, 0.0, 1.0])).passed
-    assert not _budget.judge_exact(np.array([1, 3, 4]), ref, np.array([0.0, 0.0, 1.0])).passed
-    assert not _budget.judge_exact(np.array([True, False]), np.array([True, True])).passed
+    assert budget.judge_exact(ref.copy(), ref).passed
+    assert not budget.judge_exact(np.array([1, 2, 4]), ref).passed
+    assert budget.judge_exact(np.array([1, 2, 4]), ref, np.array([0.0, 0.0, 1.0])).passed
+    assert not budget.judge_exact(np.array([1, 3, 4]), ref, np.array([0.0, 0.0, 1.0])).passed
+    assert not budget.judge_exact(np.array([True, False]), np.array([True, True])).passed
 
 
 def test_an_index_is_judged_by_what_it_points_at():
@@ -248,19 +248,19 @@ def test_an_index_is_judged_by_what_it_points_at():
     s = np.full(values.shape, 1e-7)
     options = {"dim": 1, "distinct": False}
     wanted = np.array([1, 0])
-    assert _budget.judge_index(wanted, wanted, values, s, [], **options).passed
-    assert _budget.judge_index(np.array([2, 0]), wanted, values, s, [], **options).passed
-    assert not _budget.judge_index(np.array([0, 0]), wanted, values, s, [], **options).passed
-    assert not _budget.judge_index(np.array([1, 1]), wanted, values, s, [], **options).passed
-    assert "range" in _budget.judge_index(np.array([1, 4]), wanted, values, s, [], **options).reason
-    assert "range" in _budget.judge_index(np.array([1, -4]), wanted, values, s, [], **options).reason
+    assert budget.judge_index(wanted, wanted, values, s, [], **options).passed
+    assert budget.judge_index(np.array([2, 0]), wanted, values, s, [], **options).passed
+    assert not budget.judge_index(np.array([0, 0]), wanted, values, s, [], **options).passed
+    assert not budget.judge_index(np.array([1, 1]), wanted, values, s, [], **options).passed
+    assert "range" in budget.judge_index(np.array([1, 4]), wanted, values, s, [], **options).reason
+    assert "range" in budget.judge_index(np.array([1, -4]), wanted, values, s, [], **options).reason
 
 
 def test_sorted_indices_must_not_repeat():
     values, s = np.array([5.0, 5.0, 1.0]), np.full(3, 1e-7)
     wanted, options = np.array([0, 1, 2]), {"dim": 0, "distinct": True}
-    assert _budget.judge_index(np.array([1, 0, 2]), wanted, values, s, [], **options).passed
-    assert "repeat" in _budget.judge_index(np.array([0, 0, 2]), wanted, values, s, [], **options).reason
+    assert budget.judge_index(np.array([1, 0, 2]), wanted, values, s, [], **options).passed
+    assert "repeat" in budget.judge_index(np.array([0, 0, 2]), wanted, values, s, [], **options).reason
 
 
 # -------------------------------------------------------------------------------------------------------- probe
@@ -269,7 +269,7 @@ def test_sorted_indices_must_not_repeat():
 def test_probe_reads_the_slope():
     delta, s = RNG.standard_normal(4000) * 1e-3, np.full(4000, 1e-6)
     for slope, passed in ((1.0, True), (0.95, True), (0.85, False), (0.5, False), (0.0, False)):
-        report = _budget.probe_beta(slope * delta, delta, s)
+        report = budget.probe_beta(slope * delta, delta, s)
         assert report.beta == pytest.approx(slope)
         assert report.passed == passed
         assert report.decided
@@ -279,7 +279,7 @@ def test_probe_finds_one_bad_block():
     delta, s = RNG.standard_normal(16_000) * 1e-3, np.full(16_000, 1e-6)
     got = delta.copy()
     got[:1000] = 0.0  # half of one block: 0.94 overall
-    report = _budget.probe_beta(got, delta, s)
+    report = budget.probe_beta(got, delta, s)
     assert report.beta > 0.9
     assert report.min_block < 0.6
     assert not report.passed
@@ -287,28 +287,28 @@ def test_probe_finds_one_bad_block():
 
 def test_probe_says_nothing_where_rounding_hides_the_answer():
     delta, s = np.array([1e-8]), np.array([1e-6])
-    report = _budget.probe_beta(np.array([0.0]), delta, s)
+    report = budget.probe_beta(np.array([0.0]), delta, s)
     assert report.passed
     assert not report.decided
-    still = _budget.probe_beta(np.zeros(50), np.zeros(50), np.full(50, 1e-6))
+    still = budget.probe_beta(np.zeros(50), np.zeros(50), np.full(50, 1e-6))
     assert still.passed
     assert not still.decided
 
 
 def test_probe_cannot_be_silenced_by_nan():
     delta, s = RNG.standard_normal(4000) * 1e-3, np.full(4000, 1e-6)
-    report = _budget.probe_beta(np.full(4000, np.nan), delta, s)
+    report = budget.probe_beta(np.full(4000, np.nan), delta, s)
     assert not report.passed
 
 
 def test_an_error_norm_that_few_elements_decide_is_one_of_few_numbers_where_terms_are_equal():
     s = np.full(1000, 1e-9)
-    assert _budget.deciding(s) == pytest.approx(1000)
+    assert budget.deciding(s) == pytest.approx(1000)
     s[7] = 1e-6
-    assert _budget.deciding(s) == pytest.approx(1.0, rel=1e-2)
-    assert _budget.deciding(np.zeros(5)) == 5
+    assert budget.deciding(s) == pytest.approx(1.0, rel=1e-2)
+    assert budget.deciding(np.zeros(5)) == 5
     wrong = np.zeros(1000)
     wrong[7] = 10e-6  # ten times its scale, of a budget of four: beyond it, unless it is one draw alone
-    assert not _budget.judge_output(wrong, np.zeros(1000), s, [], data="other").passed
-    assert _budget.judge_output(wrong, np.zeros(1000), s, [], data="equal").passed
-    assert not _budget.judge_output(2 * wrong, np.zeros(1000), s, [], data="equal").passed
+    assert not budget.judge_output(wrong, np.zeros(1000), s, [], data="other").passed
+    assert budget.judge_output(wrong, np.zeros(1000), s, [], data="equal").passed
+    assert not budget.judge_output(2 * wrong, np.zeros(1000), s, [], data="equal").passed

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.datasets._runtime import double_twin
-from kernelwright.evaluator import _budget
-from kernelwright.evaluator._budget import Reduction
-from kernelwright.evaluator._oracle_math import (
+from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.accuracy.budget import Reduction
+from kernelwright.evaluator.worker.oracle_math import (
     MonteCarloArithmetic,
     Reductions,
     flatten_outputs,
@@ -249,8 +249,8 @@ def test_an_argmax_brings_what_it_searched():
     assert torch.equal(rule.values, x.double() * 2)
     judge = {"values": rule.values.numpy(), "values_scale": rule.scale.numpy(), "reductions": [], "dim": rule.dim}
     wanted = output.ref64.numpy()
-    assert _budget.judge_index(np.array([1, 0]), wanted, distinct=False, **judge).passed
-    assert not _budget.judge_index(np.array([0, 0]), wanted, distinct=False, **judge).passed
+    assert budget.judge_index(np.array([1, 0]), wanted, distinct=False, **judge).passed
+    assert not budget.judge_index(np.array([0, 0]), wanted, distinct=False, **judge).passed
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_every_search_is_recognised_and_its_own_answer_passes(fn, distinct):
     assert output.kind == "index"
     assert output.index.distinct == distinct
     arrays = (output.ref_low.numpy(), output.ref64.numpy(), output.index.values.numpy(), output.index.scale.numpy())
-    report = _budget.judge_index(*arrays, [], dim=output.index.dim, distinct=distinct)
+    report = budget.judge_index(*arrays, [], dim=output.index.dim, distinct=distinct)
     assert report.passed
     assert report.kernelbench_allclose
 

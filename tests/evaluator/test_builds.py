@@ -9,9 +9,9 @@ import pytest
 
 from kernelwright import inline
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._native import compiler_takes
-from kernelwright.evaluator._product_cache import ProductCache
+from kernelwright.evaluator.builds.cache import ProductCache
+from kernelwright.evaluator.builds.native import compiler_takes
+from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.inline import _cuda_compiler
 
 KERNEL = """

@@ -13,10 +13,10 @@ from referee_candidates import KERNEL, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._clock import Door
-from kernelwright.evaluator._compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes, siblings
-from kernelwright.evaluator._device import Device
+from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.cpu.door import Door
+from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.verdict.compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes, siblings
 from kernelwright.records import Candidate, Status
 
 pytestmark = pytest.mark.untimed
@@ -324,12 +324,12 @@ import json, os, sys
 from pathlib import Path
 payload = json.load(open(sys.argv[1]))
 if len(sys.argv) > 2:
-    from kernelwright.evaluator.backends._triton_launches import lay_down
+    from kernelwright.evaluator.worker.triton.launches import lay_down
     lay_down(sys.argv[2])
 from triton import knobs
 hits = []
 knobs.compilation.listener = lambda *, src, metadata, metadata_group, times, cache_hit: hits.append(cache_hit)
-from kernelwright.evaluator.backends._triton_capture import compile_ahead
+from kernelwright.evaluator.worker.triton.capture import compile_ahead
 kept = compile_ahead(payload)
 print(json.dumps({"hits": hits, "kept": kept}))
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.evaluator.backends._cuda_rewrite import TooComplexError, rewrite
+from kernelwright.evaluator.builds.cuda_rewrite import TooComplexError, rewrite
 
 SCRIPT = Path(__file__).with_name("evaluator_cuda_cases.py")
 CASES = re.findall(r"^@case\ndef (\w+)\(", SCRIPT.read_text(), flags=re.M)

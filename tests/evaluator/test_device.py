@@ -11,8 +11,8 @@ import pytest
 
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._device import REHEARSAL, find_device, parse_state, read_state
+from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.host.device import REHEARSAL, find_device, parse_state, read_state
 
 ROOT = Path(__file__).parents[2]
 H100 = "0, NVIDIA H100 80GB HBM3, GPU-11111111-2222-3333-4444-555555555555, 9.0, 81559, 580.159.04, Disabled\n"

@@ -9,9 +9,9 @@ import pytest
 from referee_candidates import RIGHT
 from referee_small_problems import SOFTMAX_PROBLEM
 
-from kernelwright.evaluator import _device_examine as examine
-from kernelwright.evaluator._device import REHEARSAL
-from kernelwright.evaluator._device_program import job_files
+from kernelwright.evaluator.device import examine
+from kernelwright.evaluator.host.device import REHEARSAL
+from kernelwright.evaluator.worker.program import job_files
 
 pytestmark = pytest.mark.untimed
 RECORDINGS = Path(__file__).with_name("recordings")

@@ -12,16 +12,17 @@ from referee_candidates import KERNEL, RIGHT, candidate
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import MachineError
-from kernelwright.evaluator import Referee, _device_examine
-from kernelwright.evaluator._client import Failure, WorkerFailed
-from kernelwright.evaluator._clock import DoorLibrary
-from kernelwright.evaluator._device_examine import Examiner, Faults
-from kernelwright.evaluator._device_program import JOB, MODULE, job_files
-from kernelwright.evaluator._gpu_ceilings import parse_ceilings
-from kernelwright.evaluator._profile_ncu import parse_raw
-from kernelwright.evaluator._timekeeping import Timekeeper
-from kernelwright.evaluator._trace import Trace, kernel_names
-from kernelwright.evaluator._workers import Workers
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator.cpu.door import DoorLibrary
+from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.device import examine
+from kernelwright.evaluator.device.examine import Examiner, Faults
+from kernelwright.evaluator.host.client import Failure, WorkerFailed
+from kernelwright.evaluator.own.trace import Trace, kernel_names
+from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
+from kernelwright.evaluator.profile.ncu import parse_raw
+from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
 from kernelwright.inline import BuildRequest
 from kernelwright.records import Candidate, Stage, Status, TimingSample
 
@@ -301,6 +302,6 @@ def test_a_time_below_the_roofline_is_quarantined(judge, monkeypatch):
 
 def test_clocks_and_temperature_are_kept_beside_a_time(judge, monkeypatch):
     states = iter([{"clocks.sm": "1980 MHz"}, {"clocks.sm": "1755 MHz"}])
-    monkeypatch.setattr(_device_examine, "read_state", lambda device: next(states))
+    monkeypatch.setattr(examine, "read_state", lambda device: next(states))
     kept = judge(RIGHT).artifacts["device state"]
     assert kept == "before: clocks.sm 1980 MHz\nafter: clocks.sm 1755 MHz"

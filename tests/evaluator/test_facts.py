@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from kernelwright.evaluator import device_facts
-from kernelwright.evaluator._gpu_ceilings import GpuCeilings, ceilings_path
-from kernelwright.evaluator._profile_ceilings import _SIZES, Ceilings, _machine_key
+from kernelwright.evaluator.profile.ceilings import _SIZES, Ceilings, _machine_key
+from kernelwright.evaluator.profile.gpu_ceilings import GpuCeilings, ceilings_path
 from kernelwright.records import Environment
 
 CPU = Environment(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kernelwright.errors import UsageError
-from kernelwright.evaluator._generators import draw
+from kernelwright.evaluator.accuracy.generators import draw
 from kernelwright.records import InputDomain, InputGenerator, InputPattern, PatternKind, archive_id
 
 WIDE = InputDomain(fill="normal", low=-1e4, high=1e4)

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from kernelwright.evaluator._ghost import GhostProduct, stub_functions
+from kernelwright.evaluator.own.ghost import GhostProduct, stub_functions
 
 KERNELS = """
 extern "C" void fill(float* x, int n) { for (int i = 0; i < n; i++) x[i] = 1.0f; }

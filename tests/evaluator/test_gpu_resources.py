@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.evaluator.backends import ARCHITECTURES, Launch, parse_machine_code, parse_ptxas, resources
-from kernelwright.evaluator.backends._gpu_resources import occupancy, plain_name
+from kernelwright.evaluator.builds.gpu_resources import (
+    ARCHITECTURES,
+    Launch,
+    occupancy,
+    parse_machine_code,
+    parse_ptxas,
+    plain_name,
+    resources,
+)
 
 # As nvcc 13.0 prints it.
 NVCC = """\

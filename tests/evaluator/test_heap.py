@@ -13,7 +13,7 @@ HOLES = 40
 PROGRAM = f"""
 import ctypes, platform, socket
 import torch
-from kernelwright.evaluator._worker import Runner
+from kernelwright.evaluator.worker.runner import Runner
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_size_t, [ctypes.c_size_t]

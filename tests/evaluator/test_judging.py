@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator._budget import Reduction
-from kernelwright.evaluator._clock import OutputClaim
-from kernelwright.evaluator._judging import judge_trial
-from kernelwright.evaluator._truth import Trial, Truth
-from kernelwright.evaluator._wire import TensorSpec
+from kernelwright.evaluator.accuracy.budget import Reduction
+from kernelwright.evaluator.accuracy.judging import judge_trial
+from kernelwright.evaluator.cpu.door import OutputClaim
+from kernelwright.evaluator.truth.truth import Trial, Truth
+from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Status
 
 VALUES = np.array([[3.0, 7.0, 7.0, 1.0], [2.0, 5.0, 4.0, 4.0]])

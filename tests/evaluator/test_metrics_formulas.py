@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from kernelwright.evaluator import fast_p, geometric_mean, pass_at_k, sol_score
-from kernelwright.evaluator._metrics import Result, median
+from kernelwright.evaluator.figures.metrics import Result, median
 
 RESULTS = [Result(True, 2.0), Result(True, 1.0), Result(True, 0.9), Result(True, None), Result(False, 9.0)]
 

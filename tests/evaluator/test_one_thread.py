@@ -8,7 +8,8 @@ import sys
 PROGRAM = """
 import os
 import numpy as np
-from kernelwright.evaluator import _budget, _redraws, _timing
+from kernelwright.evaluator.accuracy import budget, redraws
+from kernelwright.evaluator.cpu import turns
 
 def ticks():
     '''CPU time of all threads but this one, in clock ticks.'''
@@ -26,8 +27,8 @@ for _ in range(100):
 print(ticks() - before)
 """
 WORK = """
-    _timing._within(a, b, 1e9, 1e9)
-    _budget.probe_beta(a, b, np.ones_like(a))
+    turns._within(a, b, 1e9, 1e9)
+    budget.probe_beta(a, b, np.ones_like(a))
 """
 
 

@@ -21,7 +21,7 @@ import pytest
 
 import kernelwright
 from kernelwright.errors import MissingToolError, UsageError
-from kernelwright.evaluator._share import FOREIGN_AT_MOST, OWN_AT_LEAST, Share, ShareSampler, label
+from kernelwright.evaluator.cpu.share import FOREIGN_AT_MOST, OWN_AT_LEAST, Share, ShareSampler, label
 from kernelwright.sandbox import Exit, open_sandbox, product_memfd, recv_message, send_message
 
 WORK_S = 0.3  # processor time of one piece of work: a thousand samples, or a few dozen on a crowded machine
@@ -189,7 +189,7 @@ ORDINARY_USER = """
 import ctypes, json, os, select, socket, sys, tempfile
 from pathlib import Path
 fd, kind, guest, sys.path[1:1] = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
-from kernelwright.evaluator._share import ShareSampler
+from kernelwright.evaluator.cpu.share import ShareSampler
 from kernelwright.sandbox import open_sandbox, recv_message, send_message
 
 with tempfile.TemporaryDirectory() as folder:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernelwright.datasets import parse_problem
-from kernelwright.evaluator._evidence import Evidence
-from kernelwright.evaluator.backends import lacking_library
+from kernelwright.evaluator.builds.cuda_libraries import lacking_library
+from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.records import Candidate, Status
 
 REFERENCE = """import torch

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator._distributions import distributions_for
-from kernelwright.evaluator._fresh import FreshLibrary
-from kernelwright.evaluator._pool import Pool, Source
-from kernelwright.evaluator._wire import TensorSpec
+from kernelwright.evaluator.accuracy.distributions import distributions_for
+from kernelwright.evaluator.cpu.fresh import FreshLibrary
+from kernelwright.evaluator.cpu.pool import Pool, Source
+from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import InputDomain
 
 SLOTS, CALLS = 48, 12
@@ -33,7 +33,7 @@ class Draws:
 @pytest.mark.parametrize("elements", [1024, 8192], ids=["small", "large"])
 def test_what_has_changed_does_not_tell_which_calls_are_to_come(elements, monkeypatch):
     # By chance two moves of a large slot cancel, once in 8,192: these draws have no such pair.
-    monkeypatch.setattr("kernelwright.evaluator._pool.secrets", SimpleNamespace(randbits=lambda bits: 5))
+    monkeypatch.setattr("kernelwright.evaluator.cpu.pool.secrets", SimpleNamespace(randbits=lambda bits: 5))
     source, rng = Draws(), np.random.default_rng(4)
     spec = TensorSpec("x", "float32", (elements,), (1,))
     variant = SimpleNamespace(inputs=(spec,), domains=(InputDomain(fill="normal"),), slot_bytes=4 * elements)

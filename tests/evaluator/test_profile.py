@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernelwright.evaluator._profile import Ceilings, measure_ceilings, place, probe_rungs, profile_cpu
-from kernelwright.evaluator._profile_callgrind import parse_dump, portable_command
-from kernelwright.evaluator._profile_compiler import parse_remarks
-from kernelwright.evaluator._profile_driver import CannotReplayError, write_driver
-from kernelwright.evaluator._profile_mca import hottest_loop, parse_report
-from kernelwright.evaluator._profile_text import plain, plain_name
+from kernelwright.evaluator.profile.callgrind import parse_dump, portable_command
+from kernelwright.evaluator.profile.compiler import parse_remarks
+from kernelwright.evaluator.profile.cpu import Ceilings, measure_ceilings, place, probe_rungs, profile_cpu
+from kernelwright.evaluator.profile.driver import CannotReplayError, write_driver
+from kernelwright.evaluator.profile.mca import hottest_loop, parse_report
+from kernelwright.evaluator.profile.text import plain, plain_name
 from kernelwright.inline import BuildRequest, cpp, record_calls
 from kernelwright.records import Profile
 from kernelwright.sandbox import Completed, open_sandbox

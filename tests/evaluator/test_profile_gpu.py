@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernelwright.evaluator import _gpu_ceilings_worker
-from kernelwright.evaluator._gpu_ceilings import (
+from kernelwright.evaluator.profile.events import EventsRejectedError, parse_claims
+from kernelwright.evaluator.profile.gpu import GpuWork, profile_gpu
+from kernelwright.evaluator.profile.gpu_ceilings import (
     SLACK,
     CeilingsRejectedError,
     GpuCeilings,
@@ -25,9 +26,7 @@ from kernelwright.evaluator._gpu_ceilings import (
     rate_tflops,
     repeats_for,
 )
-from kernelwright.evaluator._profile_events import EventsRejectedError, parse_claims
-from kernelwright.evaluator._profile_gpu import GpuWork, profile_gpu
-from kernelwright.evaluator._profile_ncu import (
+from kernelwright.evaluator.profile.ncu import (
     DURATION,
     MEMORY_THROUGHPUT,
     SM_THROUGHPUT,
@@ -36,6 +35,7 @@ from kernelwright.evaluator._profile_ncu import (
     explain,
     parse_raw,
 )
+from kernelwright.evaluator.worker import device_ceilings
 from kernelwright.records import KernelResources, Profile
 
 RECORDING = Path(__file__).parent / "recordings" / "ncu_raw_2025.csv"
@@ -401,10 +401,10 @@ class StandInTorch:
 
 def test_the_worker_s_answer_is_what_the_ceilings_are_made_of(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", StandInTorch())
-    monkeypatch.setattr(_gpu_ceilings_worker, "_MATRIX", 16)
-    monkeypatch.setattr(_gpu_ceilings_worker, "_MATRIX_ORDINARY", 16)
-    monkeypatch.setattr(_gpu_ceilings_worker, "_NULL_LAUNCHES", 10)
-    found = parse_ceilings(json.loads(json.dumps(_gpu_ceilings_worker.measure({}))))
+    monkeypatch.setattr(device_ceilings, "_MATRIX", 16)
+    monkeypatch.setattr(device_ceilings, "_MATRIX_ORDINARY", 16)
+    monkeypatch.setattr(device_ceilings, "_NULL_LAUNCHES", 10)
+    found = parse_ceilings(json.loads(json.dumps(device_ceilings.measure({}))))
     assert (found.device, found.architecture, found.processors, found.l2_bytes) == ("a stand-in", "sm_90", 4, MB)
     assert [size for size, _ in found.bandwidth_by_bytes] == [MB, 2 * MB, 4 * MB]  # of 16 MB at most a quarter
     repeats = repeats_for(MB / 1e9)

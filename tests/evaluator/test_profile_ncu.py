@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelwright.evaluator._profile_events import EventsRejectedError, claims, parse_claims
-from kernelwright.evaluator._profile_ncu import (
+from kernelwright.evaluator.profile.events import EventsRejectedError, claims, parse_claims
+from kernelwright.evaluator.profile.ncu import (
     METRICS,
     STALLS,
     NcuFailedError,

@@ -9,9 +9,10 @@ from race_kernels import RACY, RIGHT, Kernel
 from referee_candidates import candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
-from kernelwright.evaluator import Referee, _races
-from kernelwright.evaluator._races import FOUND, UNKNOWN, Race
-from kernelwright.evaluator._worker_races import Product, Quiet, RaceWatch
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator.cpu import races
+from kernelwright.evaluator.cpu.races import FOUND, UNKNOWN, Race
+from kernelwright.evaluator.worker.races import Product, Quiet, RaceWatch
 from kernelwright.inline import BuildRequest, Library, parse_signatures
 from kernelwright.records import Candidate, Status
 
@@ -49,7 +50,7 @@ class Looked:
         self.races: list[Race] = []
         self.notes = 0
         watch = RaceWatch([Product(str(path), False)], [], Quiet(0, 0))
-        for threads, last_first in _races._TEAMS:
+        for threads, last_first in races._TEAMS:
             self.y = torch.zeros(2 * kernel.n)
             reply = watch.look(lambda: [library.f(self.x, self.y, kernel.n)][:0], threads, last_first, 1 << 28, 5.0)
             assert reply["regions"] > 0
@@ -111,7 +112,7 @@ def test_memory_and_time_are_bounded(referee, tmp_path):
     for shadow_bytes, seconds, note in ((1 << 20, 5.0, 2), (1 << 28, 0.0, 1)):
         reply = watch.look(lambda: [library.f(x, y, kernel.n)][:0], 4, False, shadow_bytes, seconds)
         assert reply["notes"] == note
-        assert _races._NOTES[note]
+        assert races._NOTES[note]
     assert float(y[-1]) == 2.0
 
 
@@ -219,8 +220,8 @@ def test_nothing_is_looked_for_where_the_setting_says_never(judge_with):
 
 def test_what_is_known_of_a_candidate_is_kept_unless_always_is_asked_for(judge_with, monkeypatch):
     searched = []
-    search = _races.RaceStage._search
-    monkeypatch.setattr(_races.RaceStage, "_search", lambda *given: searched.append(1) or search(*given))
+    search = races.RaceStage._search
+    monkeypatch.setattr(races.RaceStage, "_search", lambda *given: searched.append(1) or search(*given))
     counts = []
     for wanted in ("auto", "always"):
         evaluations = judge_with(candidate(kernel=SOFTMAX), race_check=wanted)
@@ -230,7 +231,7 @@ def test_what_is_known_of_a_candidate_is_kept_unless_always_is_asked_for(judge_w
 
 
 def test_a_search_that_takes_too_long_informs(judge_with, monkeypatch):
-    monkeypatch.setattr(_races, "_BUDGET_S", 0.0)
+    monkeypatch.setattr(races, "_BUDGET_S", 0.0)
     first, _ = judge_with(candidate(kernel=RACY_SOFTMAX), race_check="always")
     assert first.verdict.status is Status.PASSED
     assert "did not end within" in notes(first)[UNKNOWN]

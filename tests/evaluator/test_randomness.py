@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelwright.errors import UsageError
-from kernelwright.evaluator._randomness import judge_random, rank_sum_p
+from kernelwright.evaluator.accuracy.randomness import judge_random, rank_sum_p
 
 SHAPE = (32, 48)
 CALLS = 64

@@ -7,7 +7,7 @@ from referee_candidates import RIGHT
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
-from kernelwright.evaluator._check_stage import CheckStage
+from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status, archive_id
 
 ASCENDING = InputGenerator(inputs={"x": InputPattern(kind="sorted")})

@@ -24,7 +24,8 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
-from kernelwright.evaluator import Referee, _client
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator.host import client as _client
 from kernelwright.records import Candidate, Evaluation, Status
 from kernelwright.store import Store
 

@@ -11,11 +11,12 @@ from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import InvalidReferenceError, MissingToolError
-from kernelwright.evaluator import Referee, _truth
-from kernelwright.evaluator import _statistics as statistics
-from kernelwright.evaluator._check_stage import CheckStage
-from kernelwright.evaluator._clockwork import Clockwork
-from kernelwright.evaluator._timing import ReadTimes, Turns
+from kernelwright.evaluator import Referee
+from kernelwright.evaluator.cpu.check_stage import CheckStage
+from kernelwright.evaluator.cpu.clockwork import Clockwork
+from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
+from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.truth import truth
 from kernelwright.inline import BuildError
 from kernelwright.records import Candidate, Stage, Status
 
@@ -420,7 +421,7 @@ def test_the_error_is_known_by_distribution_of_the_inputs(judge_softmax):
 
 @pytest.mark.untimed
 def test_a_check_set_that_the_machine_cannot_hold_is_refused_before_it_is_made(referee, monkeypatch):
-    monkeypatch.setattr(_truth, "most_kept_bytes", lambda: 3 << 20)
+    monkeypatch.setattr(truth, "most_kept_bytes", lambda: 3 << 20)
     with pytest.raises(InvalidReferenceError, match=r"takes more than 0.0 GiB, a quarter of this machine's memory"):
         referee.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",))
 

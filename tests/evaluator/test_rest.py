@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelwright.evaluator._native import build_library
-from kernelwright.evaluator._rest import Watch
+from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.cpu import door
+from kernelwright.evaluator.cpu.rest import Watch
 
 SPINNING = "import os\nos.write(1, b'x')\nwhile True: pass"
 IN_A_CALL = "import os\nos.write(1, b'x')\nos.read(0, 1)"
@@ -94,7 +95,7 @@ def test_a_worker_that_waits_deeper_in_its_stack_than_before_is_found(stopped):
 
 
 def test_the_stack_is_as_deep_at_the_first_instruction_of_the_door_as_in_its_loop(tmp_path):
-    library = build_library("door", tmp_path)
+    library = build_library(Path(door.__file__).with_name("door.c"), tmp_path)
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", "--disassemble=kw_exchange", str(library)],
         capture_output=True,

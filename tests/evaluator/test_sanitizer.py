@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelwright.evaluator._sanitizer import ERROR_EXIT, SanitizerFailedError, command, parse
+from kernelwright.evaluator.profile.sanitizer import ERROR_EXIT, SanitizerFailedError, command, parse
 
 RECORDINGS = Path(__file__).parent / "recordings"
 HEAD = "========= COMPUTE-SANITIZER\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from test_screen_rules import HONEST, PTX, with_cpp, with_python
 
-from kernelwright.evaluator._screen import MAXIMUM_CHARACTERS, screen
-from kernelwright.evaluator._screen_rules import RULES
+from kernelwright.evaluator.screen.rules import RULES
+from kernelwright.evaluator.screen.screening import MAXIMUM_CHARACTERS, screen
 from kernelwright.records import OwnKernels
 
 # Rule: code of the rule's own kind that trips it.

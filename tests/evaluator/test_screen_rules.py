@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.evaluator._screen import MAXIMUM_CHARACTERS, screen, screen_source
-from kernelwright.evaluator._screen_rules import RULES, register
+from kernelwright.evaluator.screen.rules import RULES, register
+from kernelwright.evaluator.screen.screening import MAXIMUM_CHARACTERS, screen, screen_source
 from kernelwright.records import Status
 
 SOURCE = r"""

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator import _statistics as statistics
-from kernelwright.evaluator._clock import OutputClaim, Window
-from kernelwright.evaluator._judging import compare_layout
-from kernelwright.evaluator._redraws import Redraws
-from kernelwright.evaluator._timing import Comparison, ReadTimes
-from kernelwright.evaluator._wire import TensorSpec
+from kernelwright.evaluator.accuracy.judging import compare_layout
+from kernelwright.evaluator.accuracy.redraws import Redraws
+from kernelwright.evaluator.cpu.door import OutputClaim, Window
+from kernelwright.evaluator.cpu.turns import Comparison, ReadTimes
+from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Interval, Speedup, Status, Timing
 
 

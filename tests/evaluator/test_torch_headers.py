@@ -10,9 +10,10 @@ import pytest
 
 from kernelwright import inline
 from kernelwright.errors import SandboxError
-from kernelwright.evaluator import _build, _torch_headers
-from kernelwright.evaluator._build import BuildService
-from kernelwright.evaluator._torch_headers import PREAMBLE
+from kernelwright.evaluator.builds import service as _build
+from kernelwright.evaluator.builds import torch_headers
+from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.builds.torch_headers import PREAMBLE
 from kernelwright.inline import fewer_headers
 from kernelwright.sandbox import Completed
 
@@ -157,7 +158,7 @@ def test_headers_are_made_later_where_the_disk_was_full(build, compiler, tmp_pat
 
 
 def test_those_used_longest_ago_are_forgotten(build, compiler, tmp_path, monkeypatch):
-    monkeypatch.setattr(_torch_headers, "_MOST_KEPT", 2)
+    monkeypatch.setattr(torch_headers, "_MOST_KEPT", 2)
     texts, seen = iter(variants(20)), set()
     for version in "0123":
         monkeypatch.setattr(_build.inline, "torch_version", lambda now=version: now)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelwright.evaluator._work import OperatorLog
-from kernelwright.evaluator.backends._triton_libdevice import evaluate
+from kernelwright.evaluator.worker.triton.libdevice import evaluate
+from kernelwright.evaluator.worker.work import OperatorLog
 
 SCRIPT = Path(__file__).with_name("evaluator_triton_cases.py")
 ROOT = SCRIPT.parents[2]
@@ -46,7 +46,7 @@ def test_installing_after_triton_is_refused():
     done = run(
         "-c",
         "import triton, triton.language\n"
-        "from kernelwright.evaluator.backends._triton_interpreter import install\n"
+        "from kernelwright.evaluator.worker.triton.interpreter import install\n"
         "install()",
     )
     assert "RuntimeError: install() must come before triton is imported" in done.stderr
@@ -56,7 +56,7 @@ def test_the_face_costs_neither_torch_nor_triton():
     done = run(
         "-c",
         "import sys\n"
-        "from kernelwright.evaluator.backends import _triton_interpreter\n"
+        "from kernelwright.evaluator.worker.triton import interpreter\n"
         "print(sorted({'torch', 'triton'} & set(sys.modules)))",
     )
     assert done.stdout.strip() == "[]", done.stderr

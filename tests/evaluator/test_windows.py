@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator._budget import Reduction
-from kernelwright.evaluator._checking import Checker
-from kernelwright.evaluator._clock import OutputClaim
-from kernelwright.evaluator._timing import Comparison, Plan, ReadTimes, Turns
-from kernelwright.evaluator._truth import Trial, Truth
-from kernelwright.evaluator._wire import TensorSpec
+from kernelwright.evaluator.accuracy.budget import Reduction
+from kernelwright.evaluator.cpu.checking import Checker
+from kernelwright.evaluator.cpu.door import OutputClaim
+from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns
+from kernelwright.evaluator.truth.truth import Trial, Truth
+from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Status
 
 SIZE = 64

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.evaluator import _profile_callgrind, _profile_gpu
-from kernelwright.evaluator._profile_placement import Placement, placement_metrics
+from kernelwright.evaluator.profile import callgrind, gpu
+from kernelwright.evaluator.profile.placement import Placement, placement_metrics
 from kernelwright.prompts import _metrics as tables
 from kernelwright.prompts import metrics_for
 from kernelwright.records import KernelResources, Profile
 
-FOLDER = Path(_profile_gpu.__file__).parent
+FOLDER = Path(gpu.__file__).parent
 BOUNDS = ("memory", "compute", "latency", "launch", "unknown")
 
 
 def known_names() -> set[str]:
     """All that the referee's profilers call their numbers."""
     placed = placement_metrics(Placement("memory", 1.0, 1.0, 1.0, 1.0), 1.0, 1.0, 1.0)
-    text = "".join((FOLDER / name).read_text() for name in ("_profile.py", "_profile_gpu.py", "_profile_static.py"))
+    text = "".join((FOLDER / name).read_text() for name in ("_profile.py", "gpu.py", "_profile_static.py"))
     written = {name for name in tables.MEANINGS if f'"{name}"' in text or f"/{name}" in text}
-    return {*placed, *_profile_callgrind._METRICS, *_profile_gpu._SHOWN, *written}
+    return {*placed, *callgrind._METRICS, *gpu._SHOWN, *written}
 
 
 def test_every_name_is_one_that_profiles_have_and_is_explained():

@@ -11,7 +11,7 @@ from prompts_world import NEEDS, SCHEMA, passed
 
 from kernelwright.datasets import find_problem, load_suite, parse_problem
 from kernelwright.errors import UsageError
-from kernelwright.evaluator._screen_rules import RULES
+from kernelwright.evaluator.screen.rules import RULES
 from kernelwright.prompts import (
     KernelView,
     Move,

@@ -11,7 +11,7 @@ import ctypes
 import torch
 from torch import nn
 
-import kernelwright.evaluator._worker as worker
+import kernelwright.evaluator.worker.runner as worker
 from kernelwright.inline import cpp
 
 SOURCE = r"""

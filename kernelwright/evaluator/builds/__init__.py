@@ -1,0 +1,1 @@
+"""Products from sources: compilers, caches, the CUDA emulator, the OpenMP runtime."""

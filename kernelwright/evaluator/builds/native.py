@@ -1,0 +1,59 @@
+"""Compiles the referee's own C files, once for each cache folder and content; says which compiler there is."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelwright import inline
+from kernelwright.errors import MachineError, MissingToolError
+
+_INSTALL = "install a C and C++ compiler: apt install g++"
+
+
+def compiler_version() -> str:
+    """The first line of what g++ says of its version.
+
+    Raises:
+        MissingToolError: there is no g++.
+    """
+    try:
+        return inline.compiler_version()
+    except inline.BuildError:
+        raise MissingToolError("no C++ compiler: g++ is not on PATH", hint=_INSTALL) from None
+
+
+def build_library(source: Path, cache_dir: Path, flags: Sequence[str] = ("-O3",)) -> Path:
+    """The shared object of a C file, or a C++ file by its suffix, in a folder of ``cache_dir`` that has its name.
+
+    Raises:
+        MissingToolError: there is no C compiler.
+        MachineError: it does not compile here.
+    """
+    text = source.read_bytes()
+    compiler = ("g++", "c++") if source.suffix == ".cpp" else ("gcc", "c")
+    command = [compiler[0], *flags, "-shared", "-fPIC", "-x", compiler[1]]
+    path = cache_dir / source.stem / f"{hashlib.sha256(' '.join(command).encode() + text).hexdigest()[:24]}.so"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        subprocess.run([*command, "-o", str(temporary), "-"], input=text, check=True, capture_output=True)
+    except FileNotFoundError:
+        raise MissingToolError(f"{compiler[0]} is missing", hint=_INSTALL) from None
+    except subprocess.CalledProcessError as error:
+        raise MachineError(f"{source.name} could not be built: {error.stderr.decode()[-500:]}") from None
+    temporary.replace(path)
+    return path
+
+
+@functools.cache
+def compiler_takes(flags: str) -> bool:
+    """Whether g++ takes the flags; asking takes 10 ms."""
+    command = ["g++", *flags.split(), "-E", "-x", "c++", "/dev/null"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,1 @@
+"""The clock of this CPU: doors, inputs, turns, the check."""

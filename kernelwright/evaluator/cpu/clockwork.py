@@ -1,0 +1,266 @@
+"""Brings sides to where they can take turns: pools, first calls, a plan, everyone frozen at the door."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernelwright.evaluator.accuracy.redraws import Redraws
+from kernelwright.evaluator.cpu.drawer import Drawer
+from kernelwright.evaluator.cpu.pool import Pool, Source
+from kernelwright.evaluator.cpu.side import Reading, Side
+from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns, plan
+from kernelwright.evaluator.cpu.workers import Workers, is_foreign
+from kernelwright.evaluator.host.client import WorkerFailed
+from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
+from kernelwright.evaluator.truth.truth import CheckSet, Variant, is_structured
+from kernelwright.records import Problem
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator.verdict.referee import Referee
+
+_COMPILE_TIMEOUT_S = 180.0
+_WARM_CALLS = 8
+_UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
+_DEVICE_POOLS = 4  # times as large as on the CPU: a device's caches are
+_FLOOR_WINDOWS = 5
+_FLOOR_CALLS = 256
+FLOOR_SHARE = 0.9  # of the time of merely reading the inputs: nothing right is faster than this
+
+
+class Clockwork:
+    """Hands out windows and turns for one problem.
+
+    Attributes:
+        unavailable: compile baselines that do not work on the problem, and why.
+    """
+
+    def __init__(self, referee: Referee, workers: Workers, problem: Problem, device: Device | None = None) -> None:
+        """``device``: what ``workers`` compute on; None for this CPU."""
+        self._referee = referee
+        self._device = device
+        self._settings = referee.settings
+        self._workers = workers
+        self._problem = problem
+        self._drawers: list[Drawer] = []
+        self._sources: dict[tuple[str, int], Source] = {}
+        self._pools: dict[tuple[str, int], Pool] = {}
+        self._eager_ms: float | None = None
+        self._floors: dict[str, float] = {}
+        self.unavailable: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Give the pools back and end what draws for them."""
+        pools, self._pools, self._sources = self._pools, {}, {}
+        drawers, self._drawers = self._drawers, []
+        for pool in pools.values():
+            pool.close()
+        for drawer in drawers:
+            drawer.close()
+
+    # ------------------------------------------------------------------------------------------ one worker alone
+
+    def rehearse(self, side: Side, check_set: CheckSet, index: int) -> tuple[Pool, Plan]:
+        """First calls of a worker on one variant, which it is set up for; it waits at the door, frozen, afterwards.
+
+        Returns:
+            The pool that it has mapped, and how many calls its windows hold.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+        variant = check_set.variants[index]
+        pool = self._pool(check_set, index, _WARM_CALLS)
+        mean_ms = self._first_calls(side, pool)
+        slowest_ms = max(mean_ms, self._eager_ms or 0.0) if index == 0 else mean_ms
+        wanted = self._plan(mean_ms, slowest_ms, variant)
+        if index:
+            calls = min(wanted.calls, _UNTIMED_CALLS)
+            wanted = Plan(calls, min(wanted.slots, 2 * calls))
+        if wanted.slots > pool.slots:
+            pool = self._pool(check_set, index, wanted.slots)
+            self._change_pool(side, pool)
+        return pool, wanted
+
+    def untimed(self, side: Side, check_set: CheckSet, index: int, calls: int) -> tuple[Pool, Plan]:
+        """The same for a worker that is never timed and may be very slow: no first calls, short windows."""
+        pool = self._pool(check_set, index, 4 * calls)
+        side.enter(pool)
+        side.freeze()
+        return pool, Plan(calls, pool.slots)
+
+    def pool(self, check_set: CheckSet, index: int) -> Pool:
+        """The slots of one variant, as many as there are by now, for a worker that does not come to the door."""
+        return self._pool(check_set, index, 1)
+
+    def pool_bytes(self, check_set: CheckSet) -> int:
+        """What the inputs of timed calls go through: the size of the first variant's pool."""
+        pool = self._pools.get((check_set.id, 0))
+        return 0 if pool is None else pool.memory.size
+
+    def floor_ms(self, check_set: CheckSet, *, anew: bool = False) -> float:
+        """The time that merely reading the inputs takes through the same door: no right kernel can be faster.
+
+        Counted are the float inputs of which every element matters. Measured once a check set, by a worker of ours;
+        ``anew`` measures it once more, and the lesser time counts from then on: the machine may have been slow.
+        """
+        if self._device is not None:
+            return self._roofline_ms(self._device, check_set)
+        if check_set.id not in self._floors or anew:
+            found = self._measure_floor(check_set) if check_set.read else 0.0
+            self._floors[check_set.id] = min(found, self._floors.get(check_set.id, found))
+        return self._floors[check_set.id]
+
+    def _roofline_ms(self, device: Device, check_set: CheckSet) -> float:
+        """The floor of a device: what its measured ceilings allow; 0 where they are not known."""
+        ceilings = self._referee.examiner(device).ceilings()
+        if ceilings is None:
+            return 0.0
+        variant, allowed = check_set.variants[0], self._problem.meta.tolerance.reduced_precision
+        rates = ceilings.tflops_by_dtype
+        dtype = max((variant.main_dtype, *allowed, *self._settings.allow_precision), key=lambda d: rates.get(d, 0.0))
+        work = {dtype: float(check_set.flops)}
+        return floor_ms(variant.bytes_moved, work, ceilings, working_set_bytes=self.pool_bytes(check_set)).ms
+
+    def _measure_floor(self, check_set: CheckSet) -> float:
+        pool = self._pool(check_set, 0, _WARM_CALLS)
+        side = self._workers.bare("floor")
+        try:
+            means = []
+            for reading in (Reading((), False), Reading(check_set.read, False), Reading(check_set.read, True)):
+                side.enter(pool, only_reading=reading)
+                order = np.random.default_rng().permutation(pool.slots)[:_FLOOR_CALLS]
+                windows = [
+                    side.door.window(side.client, order, [], [64], call_timeout_s=self._settings.call_timeout_s)
+                    for _ in range(_FLOOR_WINDOWS + 1)
+                ]
+                means.append(min(window.mean_ms for window in windows[1:]))
+                side.leave(timeout_s=self._settings.call_timeout_s)
+            return max(min(means[1:]) - means[0], 0.0)
+        finally:
+            side.end()
+
+    def compile_ahead(self, name: str, check_set: CheckSet) -> None:
+        """Have the live twin of a compile baseline make its first call, so that it is ready when turns begin.
+
+        Where that fails it is ended, and fails again when it is wanted, where the reason is noted.
+        """
+        side = self._workers.live_twin(name, check_set)
+        try:
+            self._first_calls(side, self._pool(check_set, 0, _WARM_CALLS))
+        except WorkerFailed:
+            self._workers.drop(name)
+        else:
+            self._release([side])
+
+    # ------------------------------------------------------------------------------------------ turns
+
+    @contextlib.contextmanager
+    def turns(self, sides: list[Side], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
+        """Turns of ``sides``, the candidate first; ``read_times`` and ``redraws`` go on counting.
+
+        A compile baseline that fails its first call is taken out of ``sides``.
+
+        Raises:
+            WorkerFailed: another side failed; ``worker`` names it.
+        """
+        variant, settings = check_set.variants[0], self._settings
+        try:
+            null_ms = self._referee.null_ms()
+            pool = self._pool(check_set, 0, _WARM_CALLS)
+            means = self._all_first_calls(sides, pool)
+            self._eager_ms = means.get("eager", self._eager_ms)
+            plan_ = self._plan(min(means.values()), max(means.values()), variant)
+            if plan_.slots > pool.slots:
+                pool = self._pool(check_set, 0, plan_.slots)
+                for side in sides:
+                    self._change_pool(side, pool)
+            redraws.fresh_process()
+            comparison = Comparison(
+                variant.outputs,
+                check_set.trials[0],
+                self._problem.meta.tolerance.scale,
+                redraws=redraws if self._problem.meta.randomness == "distribution" else None,
+            )
+            yield Turns(
+                sides,
+                pool,
+                plan_,
+                comparison,
+                read_times,
+                reserve=check_set.reserve,
+                probing=not (self._problem.meta.tolerance.reduced_precision or settings.allow_precision),
+                null_ms=null_ms,
+                call_timeout_s=settings.call_timeout_s,
+            )
+        finally:
+            self._release(sides)
+
+    def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
+        """How long a window is; on a device the outputs of its calls are kept there beside the pool."""
+        slot_bytes, pool_bytes = variant.slot_bytes, self._settings.pool_bytes
+        if self._device is not None:
+            slot_bytes += sum(spec.span_bytes for spec in variant.outputs)
+            pool_bytes *= _DEVICE_POOLS if self._device.is_gpu else 1
+        return plan(fastest_ms, slowest_ms, self._settings.window_ms, slot_bytes, pool_bytes)
+
+    def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
+        """The pool of a variant with at least ``slots`` slots; it is kept, and made anew where it must grow."""
+        key = check_set.id, index
+        pool = self._pools.get(key)
+        if pool is None or pool.slots < slots:
+            if pool is not None:
+                pool.close()
+            if key not in self._sources:
+                self._sources[key] = self._source(check_set, index)
+            pool = self._pools[key] = Pool(check_set.variants[index], self._sources[key], slots)
+        return pool
+
+    def _source(self, check_set: CheckSet, index: int) -> Source:
+        variant, draw = check_set.variants[index], None
+        if is_structured(variant):
+            drawer = Drawer(self._workers.oracle(), variant)
+            self._drawers.append(drawer)
+            draw = drawer.draw
+        return Source(variant, check_set.trials[index], self._referee.fresh_library, draw)
+
+    def _all_first_calls(self, sides: list[Side], pool: Pool) -> dict[str, float]:
+        """First calls of all sides (torch.compile compiles now); mean latency in ms of each."""
+        means = {}
+        for side in list(sides):
+            try:
+                means[side.name] = self._first_calls(side, pool)
+            except WorkerFailed as failed:
+                if not side.name.startswith("compile"):
+                    raise
+                self.unavailable[side.name] = failed.failure.message
+                sides.remove(side)
+                self._workers.drop(side.name)
+                side.end()
+        return means
+
+    def _first_calls(self, side: Side, pool: Pool) -> float:
+        """A few calls on the pool; the worker stays at the door, frozen. Median latency in ms of the last half."""
+        patience = _COMPILE_TIMEOUT_S if side.name.startswith("compile") else self._settings.call_timeout_s
+        pool.refill(range(min(_WARM_CALLS, pool.slots)))
+        side.enter(pool)
+        window = side.window(np.arange(_WARM_CALLS) % pool.slots, [], call_timeout_s=patience)
+        return float(np.median(window.durations_ns[_WARM_CALLS // 2 :])) / 1e6
+
+    def _change_pool(self, side: Side, pool: Pool) -> None:
+        side.leave(timeout_s=self._settings.call_timeout_s)
+        self._first_calls(side, pool)
+
+    def _release(self, sides: Sequence[Side]) -> None:
+        """Call the twins back, so that they can serve again; one that does not come is ended."""
+        for side in sides:
+            if is_foreign(side.name) or not side.client.worker.alive():
+                continue
+            try:
+                side.leave(timeout_s=self._settings.call_timeout_s)
+            except WorkerFailed:
+                side.end()

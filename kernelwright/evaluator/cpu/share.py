@@ -1,0 +1,477 @@
+"""The share of time that a contestant spends in its own kernels, sampled from outside.
+
+The thread of the referee that drives calls through the door looks at the contestant at random moments: it stops each
+task that runs (ptrace, see ``share.c``), reads its instruction pointer and the top of its stack, and lets
+it go on. Afterwards the samples are attributed to what was mapped there.
+
+A sample in a helper (libc, libm, libgomp, ...) belongs to whoever called that: the helper's own call frame information
+says who (``_unwind.py``). Where there is none, as around the system call that starts a thread, the helper may have put
+nothing on its stack: then the first word there says. Else the sample goes to the first word, from the stack pointer
+upwards, that points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return
+addresses of calls long past, and a caller more than 4 KB up the stack is not found.
+
+Threads are traced from their first instruction on: some live for less time than lies between two looks. The time
+in which the C library begins and ends a thread counts for the code that started it: the starter's registers and stack
+at that moment are kept beside the thread's samples.
+
+What a contestant can do about it: lay out its stack as it likes; write over a library's code in its own memory, which
+still counts as that library; notice that it is sampled (each sample takes tens of microseconds; where it shares the
+referee's pid namespace it also reads the tracer's id in its own status), and behave differently meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import hashlib
+import importlib.util
+import itertools
+import os
+import random
+import re
+import secrets
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from kernelwright.errors import MachineError, MissingToolError, UsageError
+from kernelwright.evaluator.cpu.unwind import IP, SP, CallFrames, Frame, UnknownCaller
+
+FileId = tuple[int, int]  # (st_dev, st_ino)
+
+OWN_AT_LEAST: Final = 0.05  # of all samples; with less, own kernels are decoration
+# Of own and foreign samples together. torch.empty alone takes 3% beside a softmax of 64 x 512, 13% beside a ReLU of
+# 32,768 elements, which takes a few microseconds.
+FOREIGN_AT_MOST: Final = 0.10
+
+# Samples kept; of more, a random choice: 0.8% standard error at worst. Each takes 4 KB, those of young threads 8 KB.
+_CAPACITY: Final = 4096
+_STACK_AT, _PLACE_WORDS = 34, 34 + 512  # see Place in share.c
+_ROW_WORDS = 2 * _PLACE_WORDS  # a sample: where the task was, and where its starter was
+_MAX_FRAMES: Final = 32
+_MAX_MAPPINGS: Final = 16_384
+_MAX_INTERVAL_US: Final = 100_000
+_READING_S: Final = (0.002, 0.008)  # between two readings of the memory map
+_PATIENCE_S: Final = 10.0
+
+
+class Share(NamedTuple):
+    """Fractions of a contestant's samples, those left out in which it waited for its next call.
+
+    Attributes:
+        own: in build products that the referee handed out.
+        library: in torch's operators and everything else that is installed, numpy and other BLAS included.
+        python: in the interpreter, its standard library's modules, libffi, and torch's Python bindings and allocator.
+        other: anywhere else: generated code (oneDNN's, for one), files of the contestant's own making.
+        samples: how many samples these are fractions of.
+    """
+
+    own: float
+    library: float
+    python: float
+    other: float
+    samples: int
+
+
+def label(share: Share) -> Literal["kernel", "hybrid", "library"]:
+    """What a candidate is, by where it spends its time.
+
+    ``library``: own kernels take less than :data:`OWN_AT_LEAST` of the whole. ``kernel``: foreign code (libraries, and
+    whatever belongs to nobody, since libraries generate code at run time and a contestant may copy theirs) takes at
+    most :data:`FOREIGN_AT_MOST` of own and foreign together. ``hybrid``: the rest.
+    """
+    foreign = share.library + share.other
+    if share.own < OWN_AT_LEAST:
+        return "library"
+    return "kernel" if foreign <= FOREIGN_AT_MOST * (share.own + foreign) else "hybrid"
+
+
+# --------------------------------------------------------------------------------------------------------- attribution
+
+
+class _Kind(enum.Enum):
+    """Whom executable memory belongs to."""
+
+    OWN = enum.auto()
+    WAITING = enum.auto()
+    LIBRARY = enum.auto()
+    PYTHON = enum.auto()
+    OTHER = enum.auto()
+    HELPER = enum.auto()  # works for whoever calls it
+    TEAM = enum.auto()  # an OpenMP runtime: works for its caller, or waits for work
+
+
+_CALLERS: Final = (_Kind.OWN, _Kind.WAITING, _Kind.LIBRARY, _Kind.PYTHON)
+_SYSTEM_DIRECTORIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/rh")
+_TEAM_NAME: Final = re.compile(r"(libgomp|libomp|libiomp5)\b")
+_HELPER_NAME: Final = re.compile(
+    r"(libc|libm|libmvec|libpthread|libdl|librt|libstdc\+\+|libgcc_s|ld(-linux[\w-]*)?)[-.]"
+)
+_MAPPING: Final = re.compile(
+    rb"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..x. (?P<offset>[0-9a-f]+) (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) "
+    rb"(?P<inode>[0-9]+) *(?P<path>.*)",
+    re.DOTALL,
+)
+# Beside the interpreter: torch's bindings and its reference counts and allocator, which no call of any kernel avoids.
+_PYTHON_NAME: Final = re.compile(r"(libpython3|libffi|libtorch_python|libc10)\b")
+
+
+class _Places:
+    """Which directories of this machine hold what. A contestant can write to none of them."""
+
+    def __init__(self) -> None:
+        torch = importlib.util.find_spec("torch")
+        torch_homes = list(torch.submodule_search_locations or ()) if torch is not None else []
+        self._interpreter = os.path.realpath(sys.executable)
+        self._python = _directories([f"{sysconfig.get_path('stdlib')}/lib-dynload"])
+        self._trusted = _directories([sys.prefix, sys.base_prefix, *torch_homes, *_SYSTEM_DIRECTORIES])
+
+    def kind(self, path: str) -> _Kind:
+        """What a mapped file is, by where it lies and by its name."""
+        name = os.path.basename(path)
+        if path in ("[vdso]", "[vsyscall]"):
+            return _Kind.HELPER
+        if path == self._interpreter:
+            return _Kind.PYTHON
+        if not path.startswith(self._trusted):
+            return _Kind.OTHER
+        if path.startswith(self._python) or _PYTHON_NAME.match(name):
+            return _Kind.PYTHON
+        if _TEAM_NAME.match(name):
+            return _Kind.TEAM
+        return _Kind.HELPER if _HELPER_NAME.match(name) else _Kind.LIBRARY
+
+
+def _directories(paths: Iterable[str]) -> tuple[str, ...]:
+    """Prefixes that the files below ``paths`` have, as given and with links resolved."""
+    return tuple(sorted({f"{form}/" for path in paths for form in (path, os.path.realpath(path))}))
+
+
+class _Region(NamedTuple):
+    """Executable memory from ``start`` to before ``end``, where a file from ``offset`` on is mapped."""
+
+    start: int
+    end: int
+    kind: _Kind
+    path: str
+    offset: int
+
+    def part(self, start: int, end: int) -> _Region:
+        """What of it lies between two addresses."""
+        return self._replace(start=start, end=end, offset=self.offset + start - self.start)
+
+
+class _Memory:
+    """Executable memory of a process over a run, from several readings of its map.
+
+    Where two readings disagree on what lies at an address, it counts as OTHER: honest code stays where it is loaded,
+    and code that comes and goes could be made to look like anything.
+    """
+
+    def __init__(self, own: frozenset[FileId], waiting: frozenset[FileId]) -> None:
+        self._own, self._waiting = own, waiting
+        self._mappings: set[bytes] = set()
+
+    def read(self, pid: int) -> None:
+        """Add what is mapped now; nothing where the process has ended, and no more than any honest one maps."""
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_bytes().split(b"\n")
+        except OSError:
+            return
+        room = _MAX_MAPPINGS - len(self._mappings)
+        new = (line for line in lines if _MAPPING.match(line) and line not in self._mappings)
+        self._mappings.update(list(itertools.islice(new, room)))
+
+    def regions(self) -> list[_Region]:
+        """Executable memory in ascending order, without overlaps."""
+        places = _Places()
+        changes: dict[int, list[tuple[_Region, bool]]] = {}
+        for region in {self._region(line, places) for line in self._mappings}:
+            changes.setdefault(region.start, []).append((region, True))
+            changes.setdefault(region.end, []).append((region, False))
+        found: list[_Region] = []
+        here: set[_Region] = set()
+        for start, end in itertools.pairwise(sorted(changes)):
+            for region, begins in changes[start]:
+                (here.add if begins else here.remove)(region)
+            if len({region.kind for region in here}) == 1:
+                found.append(next(iter(here)).part(start, end))
+            elif here:
+                found.append(_Region(start, end, _Kind.OTHER, "", 0))
+        return found
+
+    def _region(self, line: bytes, places: _Places) -> _Region:
+        fields = _MAPPING.fullmatch(line)
+        assert fields is not None
+        start, end, offset = (int(fields[name], 16) for name in ("start", "end", "offset"))
+        path = os.fsdecode(fields["path"])
+        return _Region(start, end, self._kind(fields, path, places), path, offset)
+
+    def _kind(self, mapping: re.Match[bytes], path: str, places: _Places) -> _Kind:
+        file = os.makedev(int(mapping["major"], 16), int(mapping["minor"], 16)), int(mapping["inode"])
+        if file in self._own:
+            return _Kind.OWN
+        if file in self._waiting:
+            return _Kind.WAITING
+        return places.kind(path)
+
+
+class _Attribution:
+    """Says for whom the processor worked when a sample was taken."""
+
+    def __init__(self, regions: Sequence[_Region]) -> None:
+        self._regions = regions
+        self._starts = np.array([region.start for region in regions], dtype=np.uint64)
+        self._frames: dict[str, CallFrames | None] = {}
+
+    def kind(self, sample: np.ndarray) -> _Kind:
+        """The kind of code that a sample belongs to; HELPER and TEAM where that works for nobody known."""
+        kind = self._kind(sample[:_PLACE_WORDS])
+        origin = sample[_PLACE_WORDS:]
+        return self._kind(origin) if kind is _Kind.HELPER and origin[1 + IP] else kind
+
+    def _kind(self, place: np.ndarray) -> _Kind:
+        """The kind of code that a task works for which is at a place."""
+        stack = place[_STACK_AT : _STACK_AT + int(place[0])]
+        registers = tuple(int(value) for value in place[1:_STACK_AT])
+        frame = Frame(registers, registers[SP], stack)
+        passed = _Kind.HELPER
+        for _ in range(_MAX_FRAMES):
+            region = self._region(frame.registers[IP] or 0)
+            if region is None:
+                return _Kind.OTHER
+            if region.kind not in (_Kind.HELPER, _Kind.TEAM):
+                return region.kind
+            passed = _Kind.TEAM if region.kind is _Kind.TEAM else passed
+            try:
+                caller = self._caller(region, frame)
+            except UnknownCaller:
+                caller = self._caller_of_leaf(frame)
+                if caller is None:
+                    return self._guess(frame) or passed
+            if caller is None:
+                return passed
+            frame = caller
+        return passed
+
+    def _region(self, address: int) -> _Region | None:
+        at = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
+        return self._regions[at] if at >= 0 and address < self._regions[at].end else None
+
+    def _caller(self, region: _Region, frame: Frame) -> Frame | None:
+        if region.path not in self._frames:
+            self._frames[region.path] = _call_frames(region.path)
+        frames = self._frames[region.path]
+        if frames is None:
+            raise UnknownCaller(f"no call frame information in {region.path}")
+        address = frame.registers[IP] or 0
+        return frames.caller(region.offset + address - region.start, frame)
+
+    def _caller_of_leaf(self, frame: Frame) -> Frame | None:
+        """Who called code that has put nothing on its stack, as around system calls that start a thread.
+
+        None where the return address does not lead into a helper: then it is guessed, by the same word before others.
+        """
+        address = frame.return_address_of_leaf()
+        region = None if frame.called or address is None else self._region(address)
+        return frame.caller_of_leaf() if region is not None and region.kind is _Kind.HELPER else None
+
+    def _guess(self, frame: Frame) -> _Kind | None:
+        """The kind of the first stack word that points into code which calls helpers."""
+        start = frame.registers[SP] or 0
+        for at in range(max(0, (start - frame.stack_start) // 8), len(frame.stack)):
+            region = self._region(int(frame.stack[at]))
+            if region is not None and region.kind in _CALLERS:
+                return region.kind
+        return None
+
+
+def _call_frames(path: str) -> CallFrames | None:
+    try:
+        return CallFrames(path)
+    except UnknownCaller:
+        return None
+
+
+def _share(samples: np.ndarray, regions: Sequence[_Region]) -> Share | None:
+    """Fractions over samples: (count, :data:`_ROW_WORDS`) uint64, as ``share.c`` lays them out."""
+    attribution = _Attribution(regions)
+    counts = Counter(attribution.kind(sample) for sample in samples)
+    total = len(samples) - counts[_Kind.WAITING] - counts[_Kind.TEAM]  # a team that works for nobody waits
+    if total == 0:
+        return None
+    own, library, python = (counts[kind] for kind in (_Kind.OWN, _Kind.LIBRARY, _Kind.PYTHON))
+    other = total - own - library - python
+    return Share(own / total, library / total, python / total, other / total, total)
+
+
+# ------------------------------------------------------------------------------------------------------------ sampling
+
+
+class ShareSampler:
+    """The compiled ``share.c``."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        """Build it, or take it from ``cache_dir``.
+
+        Raises:
+            MissingToolError: there is no C compiler.
+            MachineError: it does not compile here.
+        """
+        source = (Path(__file__).parent / "share.c").read_text()
+        path = cache_dir / "share" / f"{hashlib.sha256(source.encode()).hexdigest()[:24]}.so"
+        if not path.exists():
+            _compile(source, path)
+        library = ctypes.CDLL(str(path))
+        self.open = library.kw_share_open
+        self.open.argtypes = [
+            *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        ]
+        self.open.restype = ctypes.c_void_p
+        self.poll = library.kw_share_poll
+        self.taken = library.kw_share_taken
+        self.taken.argtypes = [ctypes.c_void_p]
+        self.taken.restype = ctypes.c_int64
+        self.close = library.kw_share_close
+        self.close.argtypes = [ctypes.c_void_p]
+        self.close.restype = None
+
+    def sampling(
+        self,
+        pid: int,
+        *,
+        own: frozenset[FileId],
+        waiting: frozenset[FileId],
+        mean_interval_us: int = 200,
+        seed: int | None = None,
+    ) -> Sampling:
+        """Samples of the process ``pid`` while it answers calls; see :meth:`Sampling.over`.
+
+        Nobody else may wait for the process meanwhile (``waitpid`` would be told of its stops), nor trace it.
+
+        Args:
+            own: (st_dev, st_ino) of the build products that it was given.
+            waiting: the same of the library in which it waits for its next call.
+            mean_interval_us: time between two looks, drawn uniformly from half to one and a half of this. A look after
+                which the process has run for less than a quarter of it does not count.
+            seed: of the intervals; by default a random one.
+        """
+        if not 0 < mean_interval_us <= _MAX_INTERVAL_US:
+            raise UsageError(f"mean_interval_us must lie between 1 and {_MAX_INTERVAL_US}, not {mean_interval_us}")
+        return Sampling(self, pid, _Memory(own, waiting), mean_interval_us, seed)
+
+
+class Meanwhile(NamedTuple):
+    """A C function, and its only argument, that whoever waits for a worker calls again and again meanwhile."""
+
+    function: int
+    argument: int
+
+
+class Sampling:
+    """One run of the sampler over one process. ``reason`` says why there is no result."""
+
+    def __init__(
+        self, library: ShareSampler, pid: int, memory: _Memory, mean_interval_us: int, seed: int | None
+    ) -> None:
+        self.reason = ""
+        self._library, self._pid, self._memory = library, pid, memory
+        self._mean_ns = 1000 * mean_interval_us
+        self._seed = secrets.randbits(64) if seed is None else seed
+        self._samples = np.empty((_CAPACITY, _ROW_WORDS), dtype=np.uint64)
+        self._kept = 0
+        self._failure: BaseException | None = None
+
+    def over(self, calls: Callable[[Meanwhile | None], None]) -> None:
+        """Sample while ``calls`` runs, in a thread of its own, and does what its :class:`Meanwhile` asks for.
+
+        One thread both makes the calls and looks, so that neither takes the processor from the other: where the
+        sampler had to wait for a pause of the calls, it would see the process always at the same place. Where the
+        process cannot be traced, the calls are made all the same, with None.
+
+        Raises:
+            Exception: what ``calls`` raises.
+            MachineError: the kernel does not let the process go.
+        """
+        thread = threading.Thread(target=self._work, args=(calls,), name=f"share-{self._pid}")
+        thread.start()
+        while thread.is_alive():
+            thread.join(random.uniform(*_READING_S))
+            self._memory.read(self._pid)
+        self._await_release(thread.native_id)
+        if self._failure is not None:
+            raise self._failure
+
+    def _await_release(self, tracer: int | None) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while _traced_by(tracer, self._pid):  # the kernel lets go while the thread's last instructions run
+            if time.monotonic() > deadline:
+                raise MachineError("a sampled worker remains traced", hint="run the job again")
+            time.sleep(0.0002)
+
+    def result(self) -> Share | None:
+        """Where the process spent its time, after :meth:`over` has returned.
+
+        None where it could not be traced, or did nothing but wait while it was sampled; ``reason`` then says so.
+        """
+        if self.reason:
+            return None
+        share = _share(self._samples[: self._kept], self._memory.regions())
+        if share is None:
+            self.reason = "no sample was taken outside of the door"
+        return share
+
+    def _work(self, calls: Callable[[Meanwhile | None], None]) -> None:
+        """The sampler's thread: all of its ptrace calls are made here, and its end ends the tracing."""
+        error = ctypes.c_int(0)
+        samples, capacity = self._samples.ctypes.data, _CAPACITY
+        handle = self._library.open(self._pid, self._seed, self._mean_ns, samples, capacity, ctypes.byref(error))
+        if not handle:
+            self.reason = f"the process cannot be traced: {os.strerror(error.value)}"
+            self._make_calls(calls, None)
+            return
+        try:
+            self._memory.read(self._pid)
+            self._make_calls(calls, Meanwhile(ctypes.cast(self._library.poll, ctypes.c_void_p).value or 0, handle))
+            self._memory.read(self._pid)
+        finally:
+            self._kept = min(self._library.taken(handle), _CAPACITY)
+            self._library.close(handle)
+
+    def _make_calls(self, calls: Callable[[Meanwhile | None], None], meanwhile: Meanwhile | None) -> None:
+        try:
+            calls(meanwhile)
+        except BaseException as failure:  # noqa: BLE001 - goes on in the thread that waits for this one
+            self._failure = failure
+
+
+def _compile(source: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    command = ["gcc", "-O2", "-shared", "-fPIC", "-x", "c", "-o", str(temporary), "-"]
+    try:
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+    except FileNotFoundError:
+        raise MissingToolError("gcc is missing", hint="install a C and C++ compiler: apt install g++") from None
+    except subprocess.CalledProcessError as error:
+        raise MachineError(f"the sampler could not be built: {error.stderr.decode()[-500:]}") from None
+    temporary.replace(path)
+
+
+def _traced_by(tracer: int | None, pid: int) -> bool:
+    """Whether a thread of this process traces any task of process ``pid``."""
+    wanted = f"TracerPid:\t{tracer}\n".encode()
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):  # a task that has ended
+            if wanted in status.read_bytes():
+                return True
+    return False

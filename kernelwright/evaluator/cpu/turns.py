@@ -1,0 +1,384 @@
+"""Paired timing: candidate and baselines take turns over the same fresh inputs, one running, the others frozen.
+
+Every turn reveals the same slots in the same order to every side, with the same weights. Before each turn, with all
+sides frozen, the slots to be used are refilled and the weights rewritten; after it, outputs that were read at secret
+calls are compared with those of the eager reference on the same data. The check uses windows of the same kind
+(``_checking``), so that a candidate cannot tell one from the other, or idle once it was checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.accuracy.judging import compare_layout, judge_probe, judge_trial
+from kernelwright.evaluator.accuracy.redraws import Redraws, alike_in_size, size_limits
+from kernelwright.evaluator.cpu.door import OutputClaim, Window
+from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.state import mixed
+from kernelwright.evaluator.figures.timing import binomial_tail
+from kernelwright.evaluator.truth.truth import Trial, data_of, is_normal
+from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.records import Status, TimingSample
+
+Seen = TypeVar("Seen")
+
+_READ_SHARE = 1 / 16  # secret probability with which a call's output is read
+_LEAST_READS = 2
+_MOST_CALLS = 1024
+_LEAST_CALLS = 4
+_MANY_CALLS = 32
+_LONG_WINDOW_MS = 10.0
+_SLOTS_PER_CALL = 4
+_STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
+_RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
+_SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
+_SLOW_READ_NS = 5_000.0
+_COLD_NS_PER_BYTE = 0.25  # outputs of a call of milliseconds have left the caches: 4 GB/s, from memory
+_COLD_SHARE = 0.03  # and never more than this share of a call
+_SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
+_SURELY = 1e-4
+_MIXED_WEIGHTS = 0.75  # share of turns with weights that no other turn has, of those without the first draw
+_FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
+_FLIPS_OF_ROUNDED = 4.0  # at most so many times the share that rounding flips in the check's trials
+# So many indices, or their share, may differ in so many outputs of a process: a tie among the eight largest of 256
+# values comes once in about 2,300 outputs, and one tie can make two differences. Three in 75 outputs: 6e-6.
+_TIED = 2
+_TIED_SHARE = 0.05
+_TIED_OUTPUTS = 2
+
+
+class Plan(NamedTuple):
+    """How long a window is: ``calls`` a window over a pool of ``slots``."""
+
+    calls: int
+    slots: int
+
+
+def plan(fastest_ms: float, slowest_ms: float, window_ms: float, slot_bytes: int, pool_bytes: int) -> Plan:
+    """At least ``window_ms`` for the fastest side, 32 calls where the slowest allows, the pool within its bytes."""
+    calls = max(
+        math.ceil(window_ms / max(fastest_ms, 1e-6)),
+        min(_MANY_CALLS, math.ceil(_LONG_WINDOW_MS / max(slowest_ms, 1e-6))),
+        _LEAST_CALLS,
+    )
+    most_slots = max(pool_bytes // slot_bytes, 2 * _LEAST_CALLS)
+    calls = min(calls, _MOST_CALLS, max(most_slots // 2, _LEAST_CALLS))
+    return Plan(calls, min(_SLOTS_PER_CALL * calls, most_slots))
+
+
+def secret_calls(rng: np.random.Generator, plan_: Plan, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which slots a window reveals, in order, and the positions of the calls whose outputs are read, ascending."""
+    order = rng.choice(slots, size=plan_.calls, replace=False)
+    count = min(max(_LEAST_READS, int(rng.binomial(plan_.calls, _READ_SHARE))), plan_.calls)
+    first = int(rng.integers(plan_.calls - 1))
+    others = np.setdiff1d(np.arange(plan_.calls), (first, first + 1))
+    return order, np.sort([first, first + 1, *rng.choice(others, size=count - 2, replace=False)])
+
+
+class Turn(NamedTuple):
+    """One turn of all sides: mean latency in ms by side, and the first thing wrong with the candidate's outputs."""
+
+    latency_ms: dict[str, float]
+    samples: tuple[TimingSample, ...]
+    wrong: tuple[Status, str] | None
+
+
+class Comparison:
+    """Compares outputs of a timed call with the twin's on the same data, by the error scales of the check's trials."""
+
+    def __init__(
+        self,
+        outputs: Sequence[wire.TensorSpec],
+        trials: Sequence[Trial],
+        tolerance_scale: float,
+        *,
+        redraws: Redraws | None = None,
+    ) -> None:
+        """``redraws``: where outputs are random, so that only their size is compared, and whether they are new."""
+        self._outputs = outputs
+        self._trials: dict[str, Trial] = {}
+        for trial in trials:
+            self._trials.setdefault(trial.distribution, trial)
+        self._first = trials[0]
+        self._limits: dict[tuple[str, int], tuple[float, float]] = {}  # norm and maximum of a scale
+        self.tolerance_scale = tolerance_scale
+        self._redraws = redraws
+        self._sizes: dict[tuple[str, int], tuple[float, float]] = {}  # how far apart sizes of random outputs may lie
+        self._rounded: dict[int, float] = {}
+        self._tied_outputs = 0
+
+    def wrong(
+        self, claims: Sequence[OutputClaim], others: Sequence[OutputClaim], label: str
+    ) -> tuple[Status, str] | None:
+        """What is wrong with one call's outputs, or None. ``label`` is the distribution of its inputs."""
+        for j, (claim, other, spec) in enumerate(zip(claims, others, self._outputs, strict=True)):
+            found = compare_layout(claim, spec, j, len(claims))
+            if found is None and not self._agrees(claim, other, spec, j, label):
+                found = Status.INCORRECT_NUMERICAL, "a timed call's output differs from the reference's"
+            if found is not None:
+                return found
+        return None
+
+    def _agrees(self, claim: OutputClaim, other: OutputClaim, spec: wire.TensorSpec, j: int, label: str) -> bool:
+        try:
+            ours = budget.decode(claim.data.data, spec.dtype, claim.shape, claim.stride)
+            theirs = budget.decode(other.data.data, spec.dtype, other.shape, other.stride)
+        except budget.DecodeError:
+            return False
+        if self._redraws is not None:
+            return self._is_a_draw(ours, theirs, j, label, self._redraws)
+        trial = self._trials.get(label, self._first)
+        if spec.dtype not in wire.FLOATS:
+            is_index = trial.truths[j].rule is not None
+            return self._same_numbers(ours, theirs, None if is_index else self._rounded_share(j), label)
+        told, scale, data = trial.reductions, self.tolerance_scale, data_of(label)
+        allowed = _STRAY * budget.norm_tolerance(told, ours.size, scale, data=data)
+        most = _STRAY * 40.0 * budget.tolerance(told, scale, data=data)
+        norm, largest = self._scale(trial, j)
+        return _within(ours, theirs, allowed * norm, most * largest)
+
+    def _is_a_draw(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str, redraws: Redraws) -> bool:
+        """Whether a random output looks like a draw of the reference's, and like none that was drawn before."""
+        trial = self._trials.get(label, self._first)
+        key = trial.distribution, j
+        if key not in self._sizes:
+            self._sizes[key] = size_limits([drawn[j] for drawn in trial.draws])
+        if not (alike_in_size(ours, theirs, self._sizes[key]) and redraws.sizes.alike(ours, theirs, j)):
+            return False
+        return not (is_normal(label) or label == "uniform") or redraws.alike(ours, theirs, j)
+
+    def _same_numbers(self, ours: np.ndarray, theirs: np.ndarray, rounded: float | None, label: str) -> bool:
+        """Whether integers agree.
+
+        Args:
+            rounded: share of them that rounding could flip in the check's trials; None for indices. Of equal values any
+                index is right, but those are rare in normal data and in uniform data.
+        """
+        if rounded is None and not (is_normal(label) or label == "uniform"):
+            return True
+        different = int(np.count_nonzero(ours != theirs))
+        if different <= (_FLIPS if rounded is None else min(_FLIPS, _FLIPS_OF_ROUNDED * rounded)) * ours.size:
+            return True
+        if different > max(_TIED, _TIED_SHARE * ours.size if rounded is None else 0):
+            return False
+        self._tied_outputs += 1
+        return self._tied_outputs <= _TIED_OUTPUTS
+
+    def _rounded_share(self, j: int) -> float:
+        """The largest share of an output's integers that rounding could flip in one of the check's trials."""
+        if j not in self._rounded:
+            scales = [trial.truths[j].scale for trial in self._trials.values()]
+            self._rounded[j] = max(float(np.mean(scale > 0)) if scale.size else 0.0 for scale in scales)
+        return self._rounded[j]
+
+    def _scale(self, trial: Trial, j: int) -> tuple[float, float]:
+        key = trial.distribution, j
+        if key not in self._limits:
+            scale = trial.truths[j].scale
+            self._limits[key] = math.sqrt(float(np.sum(np.square(scale)))), float(np.max(scale, initial=0.0))
+        return self._limits[key]
+
+
+def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -> bool:
+    """Whether the norm of a difference, and its largest element, stay within limits."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.atleast_1d(np.subtract(ours, theirs, dtype=np.float64)).ravel()
+        square = budget.sum_of_squares(difference)
+        if not math.isfinite(square):  # infinities and NaN may agree
+            difference = np.abs(difference)
+            difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))).ravel()] = 0.0
+            square = budget.sum_of_squares(difference)
+    if not difference.size:
+        return True
+    return math.sqrt(square) <= norm and max(float(difference.max()), -float(difference.min())) <= largest
+
+
+class ReadTimes:
+    """How long a candidate's outputs take to be read, beside the reference's, over all turns of its judgement.
+
+    Outputs that take long were not there yet: whoever returns such a thing computes while it is read. A disturbed
+    machine makes some turns slow as well, so that it is the share of slow turns that tells. Outputs of long calls have
+    left the caches when they are read: 128 KB of a softmax of 1.5 ms take 16 to 55 us longer than those of one of 0.3.
+    """
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._slow = 0
+        self.refused = False  # whether slow turns were surely too many
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether most turns were slow: an honest candidate's share sinks as turns are added, any other is refused."""
+        return 2 * self._slow > self._turns
+
+    def wrong(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
+        """Count one turn, the candidate's window and the reference's; a status once slow turns are surely too many."""
+        size, other = (
+            float(np.median([sum(c.data.size for c in o) for o in w.outputs.values()])) for w in (ours, theirs)
+        )
+        expected = float(np.median(theirs.reads_ns)) * max(size / max(other, 1), 1.0)
+        cold = min(_COLD_NS_PER_BYTE * size, _COLD_SHARE * float(np.median(ours.durations_ns)))
+        self._turns += 1
+        self._slow += float(np.median(ours.reads_ns)) > _SLOW_READ * expected + _SLOW_READ_NS + cold
+        if binomial_tail(self._slow, self._turns, _SLOW_TURNS) >= _SURELY:
+            return None
+        self.refused = True
+        reason = "its outputs take far longer to read than the reference's: they were not yet there"
+        return Status.REWARD_HACK, f"{reason} ({self._slow} of {self._turns} turns)"
+
+
+class Turns:
+    """Takes turns of ``sides`` over ``pool``. ``sides[0]`` is the candidate; ``eager`` is what it is compared with."""
+
+    def __init__(
+        self,
+        sides: Sequence[Side],
+        pool: Pool,
+        plan: Plan,
+        comparison: Comparison,
+        read_times: ReadTimes,
+        *,
+        reserve: Sequence[Trial] = (),
+        probing: bool = True,
+        null_ms: float,
+        call_timeout_s: float,
+    ) -> None:
+        """``reserve``: trials that no worker has seen; ``probing``: whether lower precision inside is refused."""
+        self._reserve = list(reserve)
+        self._probing = probing
+        self._seen: dict[int, list[np.ndarray]] = {}  # the candidate's outputs on trials of the reserve
+        self._sides = list(sides)
+        self._pool = pool
+        self._plan = plan
+        self._comparison = comparison
+        self._null_ms = null_ms
+        self._call_timeout_s = call_timeout_s
+        self._rng = np.random.default_rng(secrets.randbits(128))
+        self._read_times = read_times
+
+    def turn(self, pair: int, process: int, phase: Literal["search", "confirm", "control"]) -> Turn:
+        """One turn.
+
+        Raises:
+            WorkerFailed: a side failed; its ``client`` tells which.
+        """
+        slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
+        weights = self._change_weights()
+        self._pool.refill(slots)
+        known = self._place_reserve(slots, reads) if weights == 0 else {}
+        windows: dict[str, Window] = {}
+        samples: list[TimingSample] = []
+        latency: dict[str, float] = {}
+        for position, i in enumerate(self._rng.permutation(len(self._sides))):
+            side = self._sides[i]
+            windows[side.name] = side.window(slots, reads, call_timeout_s=self._call_timeout_s)
+            latency[side.name] = max(windows[side.name].mean_ms - self._null_ms, 1e-6)
+            samples.append(
+                TimingSample(
+                    role=side.name,
+                    process=process,
+                    pair=pair,
+                    order=position,
+                    calls=self._plan.calls,
+                    latency_ms=latency[side.name],
+                    phase=phase,
+                )
+            )
+        wrong = self._judge_reserve(known, windows[self._sides[0].name]) or self._compare(windows, slots)
+        return Turn(latency, tuple(samples), wrong)
+
+    def apart(self, look: Callable[[Side, Pool, Plan], Seen]) -> Seen:
+        """What a look at the candidate finds between two turns, frozen before and after it."""
+        side = self._sides[0]
+        side.freeze()
+        return look(side, self._pool, self._plan)
+
+    def _change_weights(self) -> int | None:
+        """Other weights for all sides: the number of the draw that they have now, None where it is a mixture of two."""
+        variant, draw = self._pool.variant, int(self._rng.integers(max(len(self._pool.variant.weights), 1)))
+        if len(variant.weights) < 2:
+            return 0
+        # trials of the reserve have the first draw, and must not become rarer
+        if draw and self._rng.random() < _MIXED_WEIGHTS and all(side.writable for side in self._sides):
+            drawn = mixed(variant.state, variant.weights, self._rng)
+            for side in self._sides:
+                side.put_weights(drawn)
+            return None
+        for side in self._sides:
+            side.take_weights(draw, call_timeout_s=self._call_timeout_s)
+        return draw
+
+    def _place_reserve(self, slots: np.ndarray, reads: np.ndarray) -> dict[int, int]:
+        """Put a trial of the reserve, now and then, where an output will be read; which one, by its call."""
+        if not self._reserve or self._rng.random() < _RESERVE_PAUSE:
+            return {}
+        known = {int(self._rng.choice(reads)): int(self._rng.integers(len(self._reserve)))}
+        self._pool.place({int(slots[call]): self._reserve[k] for call, k in known.items()})
+        return known
+
+    def _judge_reserve(self, known: Mapping[int, int], window: Window) -> tuple[Status, str] | None:
+        for call, k in known.items():
+            trial, variant = self._reserve[k], self._pool.variant
+            found, values = judge_trial(trial, variant, window.outputs[call], self._comparison.tolerance_scale)
+            if found.status is not None:
+                return found.status, f"a timed call is wrong: {found.reason}"
+            self._seen[k] = values
+        for k, trial in enumerate(self._reserve) if self._probing else ():
+            other = trial.partner
+            if other is None or not {k, other} <= self._seen.keys() or not {k, other} & set(known.values()):
+                continue
+            if reason := judge_probe(trial, self._reserve[other], self._seen[k], self._seen[other]):
+                return Status.INCORRECT_NUMERICAL, f"while timed, {reason}"
+        return None
+
+    def _compare(self, windows: Mapping[str, Window], slots: np.ndarray) -> tuple[Status, str] | None:
+        if "eager" not in windows:
+            return None
+        theirs = windows["eager"].outputs
+        if (overwritten := self._overwritten(windows)) is not None:
+            return overwritten
+        for call, claims in windows[self._sides[0].name].outputs.items():
+            wrong = self._comparison.wrong(claims, theirs[call], self._pool.label(int(slots[call])))
+            if wrong is not None:
+                return wrong
+        return self._read_times.wrong(windows[self._sides[0].name], windows["eager"])
+
+    def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
+        """Outputs where those of the call before lay, which their user would lose, as the reference's do not lie.
+
+        A worker lets go of a result only once it has the next one, so that fresh memory cannot be the same memory.
+        """
+        ours, theirs = windows[self._sides[0].name].outputs, windows["eager"].outputs
+        for call in ours.keys() & {k - 1 for k in ours}:
+            pairs = ((side[call], side[call + 1]) for side in (ours, theirs))
+            mine, others = (any(itertools.starmap(_overlap, itertools.product(*pair))) for pair in pairs)
+            if mine and not others:
+                return Status.REWARD_HACK, "its output lies where that of the call before lay, which it overwrites"
+        return None
+
+
+def _overlap(a: OutputClaim, b: OutputClaim) -> bool:
+    """Whether two outputs share memory."""
+    return a.address < b.address + b.data.size and b.address < a.address + a.data.size
+
+
+@contextlib.contextmanager
+def pinned(cpu: int | None) -> Iterator[None]:
+    """The referee's thread on one core while it spins."""
+    before = os.sched_getaffinity(0)
+    try:
+        if cpu is not None:
+            os.sched_setaffinity(0, {cpu})
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,298 @@
+"""Looks at a winner with the tools of a GPU, each in a sandbox of its own, after it has passed.
+
+ncu and compute-sanitizer put themselves into the process that they look at, and want permissions that a contestant does
+not get; so they never run while anything is timed, and they may be missing or refused, which costs a rung and no
+verdict. A candidate can notice them, and can write to the file that they write to: what they find counts against it,
+what they do not find proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shlex
+import shutil
+import statistics
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kernelwright.errors import SandboxError
+from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator.host.client import WorkerFailed
+from kernelwright.evaluator.host.device import Device, read_state
+from kernelwright.evaluator.own.trace import kernel_names
+from kernelwright.evaluator.profile import ncu, sanitizer
+from kernelwright.evaluator.profile.events import EventsRejectedError
+from kernelwright.evaluator.profile.gpu import GpuWork, profile_gpu
+from kernelwright.evaluator.profile.gpu_ceilings import (
+    CeilingsRejectedError,
+    GpuCeilings,
+    best_of,
+    ceilings_path,
+    kept_gpu_ceilings,
+    parse_ceilings,
+)
+from kernelwright.evaluator.truth.truth import CheckSet, Variant
+from kernelwright.evaluator.verdict.progress import Progress, Refused
+from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
+from kernelwright.records import Problem, Profile, Status
+from kernelwright.sandbox import Limits, Mount, Sandbox
+from kernelwright.sandbox import WorkerFailed as CallFailed
+
+_PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*", "/usr/local/cuda/nsight-compute*", "/opt/cuda/bin")
+_CEILINGS = "kernelwright.evaluator.worker.device_ceilings:measure"
+_LOOKS: tuple[sanitizer.Tool, ...] = ("memcheck", "racecheck")
+_REPORT = "/job/report"
+_SKIPPED_LAUNCHES, _PROFILED_LAUNCHES = 4, 12
+_PROFILED_CALLS = 6  # of a forward, for hardware counters
+_EVENT_CALLS = 30
+_MOST_EVENT_MS = 1e6
+_ENDED = 97  # by the tool's own exit status in our script, so that a report is read in any case
+
+
+class Examination(NamedTuple):
+    """What is looked at: one winner, ``source``, with the tools that ``examiner`` has."""
+
+    examiner: Examiner
+    problem: Problem
+    source: str
+    check_set: CheckSet
+    working_set_bytes: int
+
+    def sanitize(self, progress: Progress) -> None:
+        """Look for faulty accesses to memory.
+
+        Raises:
+            Refused: there are some; its time is forgotten.
+        """
+        found = self.examiner.faults(self._files(self.check_set.variants[-1], 1, progress))
+        if found.unsure:
+            progress.note("memory-not-checked", "; ".join(found.unsure)[:400])
+        if found.faults:
+            progress.timing = None
+            raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {found.faults[0]}")
+
+    def profile(self, progress: Progress, static: Profile | None) -> Profile:
+        """What limits it; ``static`` is what the compiler says."""
+        variant, timing = self.check_set.variants[0], progress.timing
+        assert timing is not None
+        work = GpuWork(
+            latency_ms=timing.latency_ms.median,
+            bytes_moved=variant.bytes_moved,
+            flops=self.check_set.flops,
+            dtype=variant.main_dtype,
+            working_set_bytes=self.working_set_bytes,
+        )
+        names = kernel_names([request.source for request in progress.built], self.source)
+        return profile_gpu(
+            work,
+            self.examiner.ceilings(),
+            counters=self.examiner.counters(self._files(variant, _PROFILED_CALLS, progress), names),
+            events=progress.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
+            static=static,
+        )
+
+    def _files(self, variant: Variant, calls: int, progress: Progress) -> dict[str, bytes]:
+        return job_files(
+            self.source,
+            self.problem.source,
+            variant.constants,
+            progress.products,
+            mode=self.problem.meta.mode,
+            device=self.examiner.device.torch_name,
+            calls=calls,
+        )
+
+
+@contextlib.contextmanager
+def state_noted(progress: Progress) -> Iterator[None]:
+    """Keep what a device says of its clocks, temperature and power before and after it is timed."""
+    device = progress.device
+    before = read_state(device) if device is not None else {}
+    yield
+    if device is not None and before:
+        states = {"before": before, "after": read_state(device)}
+        progress.artifacts["device state"] = "\n".join(
+            f"{when}: {', '.join(f'{name} {value}' for name, value in state.items())}" for when, state in states.items()
+        )
+
+
+def note_events(side: Side, progress: Progress, timeout_s: float) -> None:
+    """What a candidate's own process measures: told beside the referee's time, and of no consequence."""
+    if progress.device is None:
+        return
+    try:
+        side.leave(timeout_s=timeout_s)  # it still waits at the door
+        reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
+    except WorkerFailed:
+        return
+    claimed = reply.get("ms")
+    times = [ms for ms in claimed if type(ms) is float and 0 < ms < _MOST_EVENT_MS] if type(claimed) is list else []
+    if times:
+        progress.note("device-events", f"{statistics.median(times):.4g} ms by events of its own process: a claim")
+
+
+class Faults(NamedTuple):
+    """What was found, in words, and why one cannot be sure that it is all."""
+
+    faults: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+
+class Examiner:
+    """The tools that work on one device."""
+
+    def __init__(self, sandbox: Sandbox, device: Device, cache_dir: Path, limits: Limits) -> None:
+        self.device = device
+        self._sandbox = sandbox
+        self._cache_dir = cache_dir
+        self._limits = limits
+        self._listed: frozenset[str] | None = None
+        self._ceilings: GpuCeilings | None = None
+        self._asked_for_ceilings = False
+
+    def ceilings(self) -> GpuCeilings | None:
+        """What the device can do at most, the best of two processes; kept. None where it cannot be measured."""
+        if not self._asked_for_ceilings:
+            self._ceilings, self._asked_for_ceilings = self._found_ceilings(), True
+        return self._ceilings
+
+    def _found_ceilings(self) -> GpuCeilings | None:
+        kept = kept_gpu_ceilings(self._cache_dir, self.device.name, self.device.driver)
+        if kept is not None:
+            return kept
+        try:
+            found = best_of(self._measured(), self._measured())
+        except (ValueError, CeilingsRejectedError, CallFailed, SandboxError):
+            return None
+        path = ceilings_path(self._cache_dir, self.device.name, self.device.driver)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(found.as_claim()))
+        temporary.replace(path)
+        return found
+
+    def _measured(self) -> GpuCeilings:
+        return parse_ceilings(self._sandbox.call(_CEILINGS, {}, limits=self._limits))
+
+    def counters(
+        self, files: Mapping[str, bytes], kernels: Collection[str]
+    ) -> tuple[ncu.KernelCounters, ...] | ncu.NcuFailedError:
+        """Hardware counters of own kernels, or why there are none."""
+        tool = find_tool("ncu")
+        if tool is None:
+            return ncu.NcuFailedError("ncu is not installed", hint="it is a part of CUDA's toolkit", reason="missing")
+        try:
+            metrics = ncu.available(ncu.METRICS, self._listed_by(tool))
+            try:
+                return self._counted(tool, files, kernels, metrics)
+            except ncu.NcuFailedError as failed:
+                known = [name for name in metrics if name not in failed.metrics]
+                if not failed.metrics or not known:
+                    raise
+                return self._counted(tool, files, kernels, known)
+        except ncu.NcuFailedError as failed:
+            return failed
+
+    def _listed_by(self, tool: str) -> frozenset[str]:
+        """The metrics that this device has."""
+        if self._listed is None:
+            found = ncu.parse_query(self._run(tool, ncu.query_command(ncu=tool), {}, keep_output=True))
+            with contextlib.suppress(ncu.NcuFailedError):
+                found |= ncu.parse_query(self._run(tool, ncu.query_command("launch", ncu=tool), {}, keep_output=True))
+            self._listed = found
+        return self._listed
+
+    def _counted(
+        self, tool: str, files: Mapping[str, bytes], kernels: Collection[str], metrics: Sequence[str]
+    ) -> tuple[ncu.KernelCounters, ...]:
+        line = ncu.command(
+            _program(),
+            log_file=_REPORT,
+            kernels=kernels,
+            metrics=metrics,
+            launch_skip=_SKIPPED_LAUNCHES,
+            launch_count=_PROFILED_LAUNCHES,
+            ncu=tool,
+        )
+        return ncu.parse_raw(self._run(tool, line, files))
+
+    def faults(self, files: Mapping[str, bytes]) -> Faults:
+        """What memcheck and racecheck object to, and which of them did not work."""
+        tool = find_tool("compute-sanitizer")
+        if tool is None:
+            return Faults((), ("compute-sanitizer is not installed: accesses to memory were not checked",))
+        found: list[str] = []
+        unsure = []
+        for name in _LOOKS:
+            line = sanitizer.command(name, _program(), log_file=_REPORT, compute_sanitizer=tool)
+            try:
+                report = sanitizer.parse(self._run(tool, line, files, env=sanitizer.ENVIRONMENT), name)
+            except sanitizer.SanitizerFailedError as failed:
+                unsure.append(f"{name}: {failed.message}")
+                continue
+            if report.errors:
+                found += [_told(finding) for finding in report.findings if finding.severity == "error"] or [name]
+            elif report.program_failed:
+                unsure.append(f"{name}: the program did not come to its end")
+        return Faults(tuple(found), tuple(unsure))
+
+    def _run(
+        self,
+        tool: str,
+        line: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        env: Mapping[str, str] | None = None,
+        keep_output: bool = False,
+    ) -> str:
+        """The report of a tool, or what it prints."""
+        command = shlex.join(line)
+        script = command if keep_output else f"{command} >/dev/null 2>&1; cat {_REPORT} 2>/dev/null || exit {_ENDED}"
+        done = self._sandbox.run(
+            ["/bin/sh", "-c", script],
+            files=files,
+            mounts=_mounts(tool),
+            env=self._environment() | dict(env or {}),
+            limits=self._limits,
+        )
+        return done.stdout.decode(errors="replace")
+
+    def _environment(self) -> dict[str, str]:
+        inherited = (
+            "PYTHONPATH",
+            "TRITON_CACHE_DIR",
+            "OMP_NUM_THREADS",
+            "PYTHONSAFEPATH",
+            "PYTHONNOUSERSITE",
+            "LD_LIBRARY_PATH",
+        )
+        whole = self._sandbox.environment()
+        return {name: whole[name] for name in inherited if name in whole}
+
+
+def _told(finding: sanitizer.SanitizerFinding) -> str:
+    where = f" in {finding.kernel}" if finding.kernel else ""
+    who = f" by thread {finding.thread} of block {finding.block}" if finding.thread and finding.block else ""
+    return f"{finding.kind}{where}{who}"
+
+
+def find_tool(name: str) -> str | None:
+    """Path of a tool of CUDA's, which may lie in no directory of ``PATH``."""
+    found = shutil.which(name)
+    places = (path for place in _PLACES for path in sorted(glob.glob(f"{place}/{name}"), reverse=True))
+    return found or next((path for path in places if os.access(path, os.X_OK)), None)
+
+
+def _program() -> list[str]:
+    return [sys.executable, "-m", MODULE, JOB]
+
+
+def _mounts(tool: str) -> list[Mount]:
+    """What a sandbox does not show of a tool."""
+    folders = {os.path.dirname(path) for path in (tool, os.path.realpath(tool))}
+    return [Mount(folder) for folder in sorted(folders) if not folder.startswith("/usr/")]

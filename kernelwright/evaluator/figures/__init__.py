@@ -1,0 +1,1 @@
+"""Statistics of timing, and the metrics of the field."""

@@ -1,0 +1,1 @@
+"""This machine as the referee sees it: workers, devices, environment."""

@@ -1,0 +1,459 @@
+"""What a right answer owes to the candidate's own kernels: ghost replay, share of time, operators of torch.
+
+All of it is evidence of one kind or another: a candidate can notice each of these looks and behave differently. Where
+the evidence says that own kernels are there for show, the candidate is refused. Where they do a small part of what
+the reference does, or none, and do not pretend to more, it is not eligible (see :meth:`Evidence.shortfall`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
+from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.share import FOREIGN_AT_MOST, OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turns import Plan
+from kernelwright.evaluator.own.ghost import GhostProduct, declared_returns, stub_functions
+
+_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
+_WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
+_MOST_CALLS = 1 << 14
+_SAMPLED_S = 0.015
+_EMPTY_LOOKS = 3  # after which a worker cannot be sampled
+_SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
+_SAMPLED_AGAIN_AT_MOST_S = (
+    8.0  # calls that only look an answer up are hardly ever caught, and long ones soon often enough
+)
+_FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
+_INTERVAL_US = 150
+_MOSTLY = 0.6
+_KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
+_MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
+_LOOKED_UP = 8  # times shorter than the shortest on new inputs: no cache makes that of work that is done again
+
+
+class Evidence(NamedTuple):
+    """What was seen; shares are None where sampling is impossible here or nothing was caught.
+
+    share: over inputs that the candidate had not seen before; again: over the same inputs once more.
+    lengths_ns: of calls, the shortest on new inputs and the median when the same come again; None where none were made.
+    ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
+    without them), ``unknown`` (they cannot be stubbed).
+    operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
+    reference's own reference_flops; torch_steps: how many of them compute something, of the
+    reference's reference_steps. claimed: whether the candidate has kernels of its own at all.
+    """
+
+    share: Share | None
+    again: Share | None
+    launches: tuple[int, int] | None
+    ghost: Literal["needed", "idle", "unknown"]
+    ghost_reason: str
+    torch_flops: int
+    reference_flops: int
+    operators: Mapping[str, int]
+    calls: list[dict[str, Any]]
+    lengths_ns: tuple[float, float] | None = None
+    torch_steps: int = 0
+    reference_steps: int = 0
+    claimed: bool = True
+
+    @property
+    def label(self) -> Literal["kernel", "hybrid", "library"] | None:
+        """``kernel``, ``hybrid`` or ``library``; None where the share is unknown.
+
+        Without a share it is a hybrid where torch does the arithmetic and own kernels do another step.
+        """
+        if not self.claimed:
+            return "library"
+        if self.share is not None:
+            return label(self.share)
+        if not self.torch_does_the_arithmetic:
+            return None
+        return "hybrid" if self._own_step else "library"
+
+    @property
+    def torch_does_the_arithmetic(self) -> bool:
+        """Whether torch's own operators do as much of it as the reference has."""
+        return self.torch_flops >= self.reference_flops > 0
+
+    @property
+    def _own_step(self) -> bool:
+        """Whether own kernels, which the answer needs, do in the place of torch what the reference leaves to it."""
+        return self.ghost == "needed" and self.torch_steps < self.reference_steps
+
+    @property
+    def _for_show(self) -> bool:
+        """Whether torch does as much as in the reference, in as many steps: then own kernels take nothing from it.
+
+        A kernel that only copies what torch has computed, or computes one row of it once more, takes no step.
+        """
+        return self.torch_flops >= self.reference_flops and self.torch_steps >= self.reference_steps
+
+    def objection(self) -> str:
+        """What shows that the candidate is not what it seems, or an empty string."""
+        return (self._pretence() if self.claimed else "") or self._kept()
+
+    def _pretence(self) -> str:
+        """What shows that own kernels are there for show."""
+        if self.ghost == "idle":
+            return "the answer does not need the candidate's own kernels: it is right without them"
+        if self.launches is not None and 0 in self.launches:
+            when = "when the same inputs come again" if self.launches[0] else "in a call"
+            return f"its answers are not its kernels': it launches none {when}"
+        if self.share is None and self._for_show and self.torch_does_the_arithmetic:
+            return "torch's own operators do all of the reference's arithmetic"
+        if self.share is not None and self._for_show and self._hardly_runs_own(self.share):
+            return f"{self._takes(self.share)}, while torch takes all the steps that the reference has"
+        return ""
+
+    def shortfall(self) -> str:
+        """Why the candidate is not eligible, or an empty string: libraries do nearly all of the work."""
+        if not self.claimed:
+            return "it has no kernels of its own: libraries do all of the work"
+        if self.share is not None:
+            return self._takes(self.share) if self._hardly_runs_own(self.share) else ""
+        if self.torch_does_the_arithmetic and not self._own_step:
+            return "torch's own operators do all of the reference's arithmetic"
+        return ""
+
+    def shortfall_of_strict(self, heavy_ops: Collection[str]) -> str:
+        """Why it is not eligible where own kernels have to do nearly all of the work, or an empty string."""
+        heavy = sorted(set(self.operators) & set(heavy_ops))
+        if heavy:
+            return f"torch does the problem's heavy work ({', '.join(heavy)})"
+        share = self.share
+        if share is None and self.torch_does_the_arithmetic:
+            return "torch does all of the reference's arithmetic"
+        if share is None or (self.torch_steps == 0 and self._is_tiny(share)):
+            return ""
+        foreign = share.library + share.other
+        least = _bounds(share._replace(own=foreign / (share.own + foreign or 1.0)))[0]
+        if share.samples >= _FEWEST_SAMPLES and least > FOREIGN_AT_MOST:
+            return f"libraries take {foreign:.0%} of the time beside {share.own:.0%} in own kernels"
+        return ""
+
+    @staticmethod
+    def _takes(share: Share) -> str:
+        return f"own kernels take {share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
+
+    def _kept(self) -> str:
+        """What shows that it keeps answers."""
+        if self.share is not None and self.again is not None and _keeps_answers(self.share, self.again):
+            first, later = f"{self.share.own:.0%}", f"{self.again.own:.0%}"
+            return (
+                f"it keeps answers: own kernels take {first} of the time, and {later} when the same inputs come again"
+            )
+        if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
+            first, later = (f"{length / 1000:.3g} us" for length in self.lengths_ns)
+            return f"it keeps answers: calls take {first} or more, and {later} when the same inputs come again"
+        return ""
+
+    def objection_while_timed(self, later: Share) -> str:
+        """What shows, by its share while it is timed, that the candidate now leaves its work to others; or nothing."""
+        first = self.share
+        if first is None or min(first.samples, later.samples) < _FEWEST_SAMPLES or _bounds(first)[0] < _MUCH:
+            return ""
+        if _bounds(later)[1] < _KEPT * _bounds(first)[0]:
+            return f"own kernels take {first.own:.0%} of the time when checked, and {later.own:.0%} once it is timed"
+        return ""
+
+    def shortfall_while_timed(self, later: Share) -> str:
+        """Why the candidate is not eligible by its share while it is timed, where nothing said so before."""
+        if self.shortfall() or not self._hardly_runs_own(later):
+            return ""
+        return f"{self._takes(later)}, once it is timed"
+
+    def is_settled_while_timed(self, later: Share) -> bool:
+        """Whether there are enough samples to say what :meth:`objection_while_timed` says."""
+        if self.share is None or self.objection_while_timed(later):
+            return True
+        surely_runs = _bounds(later)[0] > _KEPT * self.share.own or _bounds(self.share)[0] < _MUCH
+        return later.samples >= _FEWEST_SAMPLES and surely_runs and (self._is_tiny(later) or _is_decided(later))
+
+    def _hardly_runs_own(self, share: Share) -> bool:
+        """Whether own kernels take too little of the time.
+
+        Around a kernel of a microsecond, allocating its output and Python take nearly all of the time. So a candidate
+        whose calls do no arithmetic in torch, and need its kernels, is left alone unless libraries take most of it.
+        """
+        if share.samples < _FEWEST_SAMPLES or _bounds(share)[1] >= OWN_AT_LEAST:
+            return False
+        return not self._is_tiny(share)
+
+    def _is_tiny(self, share: Share) -> bool:
+        return self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
+
+    def text(self) -> str:
+        """In words, for a finding."""
+        share = self.share
+        parts = {"needed": "wrong without its own kernels", "idle": "right without its own kernels"}
+        found = [parts.get(self.ghost, f"own kernels cannot be stubbed ({self.ghost_reason})")]
+        if not self.claimed:
+            found = ["no kernels of its own"]
+        if share is None:
+            return "; ".join([*found, *([f"label {self.label}"] if self.label else [])])
+        found.append(f"label {self.label}")
+        found.append(f"own {share.own:.0%}, library {share.library:.0%}, Python {share.python:.0%}")
+        found.append(f"other {share.other:.0%} of {share.samples} samples")
+        if self.again is not None:
+            found.append(f"own {self.again.own:.0%} of {self.again.samples} samples when the same inputs came again")
+        return "; ".join(found)
+
+
+def _keeps_answers(first: Share, again: Share) -> bool:
+    """Whether own kernels surely run less for inputs that were seen before."""
+    if min(first.samples, again.samples) < _FEWEST_SAMPLES:
+        return False
+    least = _bounds(first)[0]
+    return least > _MUCH and _bounds(again)[1] < _KEPT * least
+
+
+def _bounds(share: Share) -> tuple[float, float]:
+    """Wilson's 95% interval of the own share (E. B. Wilson, J. Amer. Statist. Assoc. 22, 1927)."""
+    n, p, z = share.samples, share.own, 1.96
+    centre = p + z * z / (2 * n)
+    reach = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
+
+
+def _is_decided(share: Share) -> bool:
+    """Whether there are enough samples to say on which side of the least own share this one lies."""
+    low, high = _bounds(share)
+    return share.samples >= _FEWEST_SAMPLES and not low <= OWN_AT_LEAST <= high
+
+
+def _is_compared(first: Share, again: Share) -> bool:
+    """Whether there are enough samples to say whether answers are kept."""
+    if min(first.samples, again.samples) < _FEWEST_SAMPLES:
+        return first.samples < _FEWEST_SAMPLES
+    surely_not = _bounds(again)[0] > _KEPT * first.own  # five in 24 samples are no surer than one
+    return first.own < _MUCH or surely_not or _keeps_answers(first, again)
+
+
+class GhostBuilds:
+    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each.
+
+    It compiles nothing before :meth:`release`, so that it finds the products of another worker's requests.
+    """
+
+    def __init__(self, builds: BuildService) -> None:
+        self._builds = builds
+        self._released = threading.Event()
+        self._given_up = False
+        self.stubs: list[GhostProduct] = []
+
+    def release(self) -> None:
+        """Go on with requests that wait."""
+        self._released.set()
+
+    def give_up(self) -> None:
+        """Refuse requests that wait, and all that follow."""
+        self._given_up = True
+        self._released.set()
+
+    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
+        """Build as always, then stub the product; one that cannot be stubbed stays as it is.
+
+        Kernels of a GPU need no stubs: whoever runs them instead of one is told to do nothing.
+        """
+        if "cuda" in str(message.get("language")):
+            self._released.wait()
+            return self._builds.build(message, source)
+        defines = _defines(message.get("flags"))
+        declared_returns(source, defines)  # takes a while, and is remembered
+        self._released.wait()
+        if self._given_up:
+            return BuildOutcome("", None, "nobody waits for it any more", 0.0, False)
+        outcome = self._builds.build(message, source)
+        if outcome.product is None:
+            return outcome
+        ghost = stub_functions(outcome.product, source, defines=defines)
+        self.stubs.append(ghost)
+        return outcome if ghost.product is None else outcome._replace(product=ghost.product)
+
+
+def _defines(flags: Any) -> dict[str, str]:
+    named = [str(flag)[2:].partition("=") for flag in flags or () if str(flag).startswith("-D")]
+    return {name: value or "1" for name, _, value in named}
+
+
+def _are_looked_up(new_ns: float, again_ns: float) -> bool:
+    """Whether calls are so much shorter when inputs come again that the work cannot be done anew."""
+    return again_ns * _LOOKED_UP < new_ns
+
+
+class Shares(NamedTuple):
+    """Shares over new inputs, and over the same ones again; ``lengths_ns`` as in :class:`Evidence`."""
+
+    first: Share | None
+    again: Share | None
+    lengths_ns: tuple[float, float] | None = None
+
+    def keep_answers(self) -> bool:
+        """Whether it seems that answers are kept."""
+        if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
+            return True
+        return self.first is not None and self.again is not None and _keeps_answers(self.first, self.again)
+
+
+def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
+    """Let a worker, which waits frozen at the door, take calls while it is sampled; it is frozen again afterwards.
+
+    Where it seems to keep answers all is done once more, and the second look counts.
+
+    Raises:
+        WorkerFailed: the worker died, raised or hung.
+    """
+    shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
+    if shares.keep_answers():
+        shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
+    return shares
+
+
+def sample_share(
+    sampler: ShareSampler,
+    side: Side,
+    pool: Pool,
+    plan: Plan,
+    enough: Callable[[Share], bool],
+    *,
+    call_timeout_s: float,
+) -> Share | None:
+    """The share over new inputs alone, by windows that do not count; for a worker that is frozen at the door.
+
+    Args:
+        enough: whether a share rests on enough samples.
+
+    Raises:
+        WorkerFailed: the worker died, raised or hung.
+    """
+
+    def look() -> Share | None:
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, []), [], call_timeout_s=call_timeout_s)
+
+    return _gathered(look, enough)
+
+
+def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
+    known: list[np.ndarray] = []
+    new_ns: list[np.ndarray] = []
+    again_ns: list[np.ndarray] = []
+
+    def look() -> Share | None:
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, known), new_ns, call_timeout_s=call_timeout_s)
+
+    def look_again() -> Share | None:
+        repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
+        return _burst(sampler, side, pool, repeated, again_ns, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
+
+    def lengths() -> tuple[float, float]:
+        return float(np.min(np.concatenate(new_ns))), float(np.median(np.concatenate(again_ns)))
+
+    first = _gathered(look, _is_decided)
+    if first is None:
+        return Shares(None, None)
+    again = _gathered(
+        look_again,
+        lambda again: _is_compared(first, again),
+        seen_before=True,
+        looked_up=lambda: _are_looked_up(*lengths()),
+    )
+    return Shares(first, again, lengths())
+
+
+def _gathered(
+    look: Callable[[], Share | None],
+    enough: Callable[[Share], bool],
+    *,
+    seen_before: bool = False,
+    looked_up: Callable[[], bool] = lambda: False,
+) -> Share | None:
+    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing.
+
+    ``seen_before``: the worker can be sampled, so that looks which see nothing only say how short its calls are.
+    ``looked_up``: whether the lengths of calls tell by themselves, so that no more samples are wanted.
+    """
+    share, empty = None, 0
+    deadline = time.monotonic() + (_SAMPLED_AGAIN_AT_MOST_S if seen_before else _SAMPLED_AT_MOST_S)
+    while share is None or not enough(share):
+        found = look()
+        share, empty = _together(share, found), empty + (found is None)
+        hopeless = share is None and not seen_before and empty >= _EMPTY_LOOKS
+        if hopeless or looked_up() or time.monotonic() > deadline:
+            break
+    return share
+
+
+def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """Windows of inputs that were not there before, the last few of which ``known`` keeps."""
+    slots = np.random.default_rng().permutation(pool.slots)
+    for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
+        side.freeze()
+        changed = np.concatenate((order, pool.refill(order)))
+        side.copy_written(order)
+        known[:] = [*(window for window in known if not np.isin(window, changed).any()), order]
+        side.thaw()
+        yield order
+
+
+def _burst(
+    sampler: ShareSampler,
+    side: Side,
+    pool: Pool,
+    windows: Iterable[np.ndarray],
+    lengths_ns: list[np.ndarray],
+    *,
+    call_timeout_s: float,
+    at_least_s: float = 0.0,
+) -> Share | None:
+    """The share over windows of slots, until there is enough. How long each call took is added to ``lengths_ns``.
+
+    ``at_least_s``: windows that are shorter reveal their slots again and again, each twice as often as the one before.
+    """
+    files, worker, capacity = frozenset(side.client.products), side.client.worker.pid, pool.variant.capacity()
+    running = sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US)
+
+    def take_calls(meanwhile: Meanwhile | None) -> None:
+        spent_s, times = 0.0, 1
+        for order in windows:
+            window = side.door.window(
+                side.client, np.tile(order, times), [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
+            )
+            lengths_ns.append(window.durations_ns)
+            taken_s = float(window.durations_ns.sum()) / 1e9
+            spent_s += taken_s
+            if spent_s >= _SAMPLED_S:
+                break
+            if taken_s < at_least_s and 2 * times * len(order) <= _MOST_CALLS:
+                times *= 2
+
+    side.thaw()
+    try:
+        running.over(take_calls)
+    finally:
+        side.freeze()
+    return running.result()
+
+
+def _together(first: Share | None, second: Share | None) -> Share | None:
+    """Two shares as one, weighted by their samples."""
+    if first is None or second is None:
+        return second or first
+    total = first.samples + second.samples
+    weight = first.samples / total
+    return Share(
+        own=weight * first.own + (1 - weight) * second.own,
+        library=weight * first.library + (1 - weight) * second.library,
+        python=weight * first.python + (1 - weight) * second.python,
+        other=weight * first.other + (1 - weight) * second.other,
+        samples=total,
+    )

@@ -1,0 +1,103 @@
+"""Ghost replay: a second worker holds the candidate with kernels that do nothing, and is asked for right answers.
+
+It gets ready while the first worker waits for the compiler and goes through its check, and stays frozen until it is
+asked; what it runs meanwhile is on nobody's clock.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.host.client import Builder, WorkerFailed
+from kernelwright.evaluator.own.evidence import GhostBuilds
+
+
+class Ghost(NamedTuple):
+    """``needed``: without its own kernels the candidate answers wrong or not at all; ``idle``: it answers right without
+    them; ``unknown``: they cannot be stubbed, for which ``reason``."""
+
+    found: Literal["needed", "idle", "unknown"]
+    reason: str = ""
+
+
+class Replay:
+    """A context that ends the ghost. It gets ready, in a thread of its own, from the first build on.
+
+    As a build service for the first worker it passes every request on.
+    """
+
+    def __init__(self, builds: BuildService, start: Callable[[Builder], Side], load: Callable[[Side], None]) -> None:
+        """``start`` makes a worker that asks a build service; ``load`` hands it the candidate."""
+        self._service = builds
+        self._builds = GhostBuilds(builds)
+        self._start = start
+        self._load = load
+        self._side: Side | None = None
+        self._given_up = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "replay")
+        self._ready: Future[Side] | None = None
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
+        """A build for the first worker, while which the ghost may get ready."""
+        self.begin()
+        return self._service.build(message, source)
+
+    def begin(self) -> None:
+        """Start the ghost, unless it was."""
+        if self._ready is None:
+            self._ready = self._thread.submit(self._prepare)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the worker, wherever it is."""
+        self._given_up.set()
+        self._builds.give_up()
+        if (side := self._side) is not None:
+            side.client.worker.kill()
+        self._thread.shutdown()
+        if self._side is not None:
+            self._side.end()
+
+    def result(self, *, built: bool, is_right: Callable[[Side], bool]) -> Ghost:
+        """What comes of it.
+
+        Args:
+            built: whether stubs of built products are what makes it a ghost.
+            is_right: asks the worker, set up and thawed, for some answers.
+        """
+        self.begin()
+        self._builds.release()
+        assert self._ready is not None
+        try:
+            side = self._ready.result()
+            if built:
+                if not self._builds.stubs:
+                    return Ghost("idle")  # it built nothing, so its answers are somebody else's
+                if all(stub.product is None for stub in self._builds.stubs):
+                    return Ghost("unknown", self._builds.stubs[0].reason)
+            side.thaw()
+            return Ghost("idle" if is_right(side) else "needed")
+        except WorkerFailed as failed:
+            exit_ = failed.failure.exit
+            if exit_ is not None and exit_.reason == "signal" and exit_.signal == signal.SIGKILL:
+                return Ghost("unknown", "its worker was killed")
+            return Ghost("needed")
+
+    def _prepare(self) -> Side:
+        self._side = side = self._start(self._builds)
+        if self._given_up.is_set():
+            side.client.worker.kill()
+        self._load(side)
+        side.freeze()
+        return side

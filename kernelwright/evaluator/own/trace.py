@@ -1,0 +1,92 @@
+"""What a candidate's worker says of a call: torch's operators, its own kernels' launches, a device's profile."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kernelwright.evaluator.builds.gpu_resources import Launch
+from kernelwright.evaluator.cpu.share import Share
+from kernelwright.evaluator.host.client import readable
+from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
+
+_CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
+_PROFILED = 1000  # samples that a profiler's exact share stands for
+
+
+def kernel_names(sources: Iterable[str], file: str) -> set[str]:
+    """Names of the kernels that CUDA ``sources`` define, and of the Triton kernels of a candidate's file."""
+    names = {name for text in sources for name in _CUDA_KERNEL.findall(text)}
+    try:
+        tree = ast.parse(file)
+    except (SyntaxError, ValueError, RecursionError):
+        return names
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return names | {f.name for f in functions if any("jit" in ast.dump(d) for d in f.decorator_list)}
+
+
+class Trace(NamedTuple):
+    """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
+
+    steps: how many of these operators compute something.
+
+    launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
+    structure: how the outputs are nested. seen: the different launches of emulated kernels. device: of two calls on the
+    same inputs, the kernels on a GPU; None where its profiler sees nothing.
+    """
+
+    operators: dict[str, int]
+    flops: int
+    calls: list[dict[str, Any]]
+    launches: tuple[int, int] | None
+    structure: str
+    seen: tuple[Launch, ...] = ()
+    device: tuple[tuple[KernelEvents, ...], ...] | None = None
+    steps: int = 0
+
+    @classmethod
+    def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
+        """Out of a reply that may hold anything."""
+        operators, flops, calls = reply.get("operators"), reply.get("flops"), reply.get("calls")
+        launches, steps = reply.get("launches"), reply.get("steps")
+        counted = isinstance(launches, list) and len(launches) == 2 and all(type(count) is int for count in launches)
+        named = operators.items() if isinstance(operators, dict) else ()
+        return cls(
+            {readable(name)[:80]: count for name, count in named if type(count) is int},
+            flops if type(flops) is int else 0,
+            calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else [],
+            (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
+            str(reply.get("structure")),
+            tuple(_launches_of(reply.get("seen_launches"))),
+            _device_kernels(reply.get("device")),
+            steps if type(steps) is int else 0,
+        )
+
+    def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
+        """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.
+
+        None where nothing is known. All of it is what the worker's own profiler says.
+        """
+        if self.device is None or len(self.device) != 2:
+            return None
+        launches = [sum(kernel.launches for kernel in call if kernel.kernel in own) for call in self.device]
+        part = sum(kernel.share for kernel in self.device[0] if kernel.kernel in own)
+        return Share(part, 1.0 - part, 0.0, 0.0, _PROFILED), (launches[0], launches[1])
+
+
+def _device_kernels(claimed: Any) -> tuple[tuple[KernelEvents, ...], ...] | None:
+    if not isinstance(claimed, list):
+        return None
+    try:
+        return tuple(parse_claims(call) if call != [] else () for call in claimed)
+    except EventsRejectedError:
+        return None
+
+
+def _launches_of(claimed: Any) -> Iterator[Launch]:
+    for item in claimed if isinstance(claimed, list) else ():
+        block, dynamic = (item.get("block"), item.get("dynamic_bytes")) if isinstance(item, dict) else (0, 0)
+        if type(block) is int and type(dynamic) is int and 0 < block <= 1024 and 0 <= dynamic < 1 << 31:
+            yield Launch(readable(item.get("kernel"))[:200], block, dynamic)

@@ -1,0 +1,1 @@
+"""Where a kernel's time goes: tools, their reports, ceilings."""

@@ -1,0 +1,1 @@
+"""Rules over a candidate's text, before anything of it runs."""

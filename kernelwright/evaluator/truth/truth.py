@@ -1,0 +1,732 @@
+"""The check set of a problem: secret inputs and weights, what the reference answers on them, and how far to trust it.
+
+Made once a session by an oracle worker that is gone before any contestant starts. Everything here is numpy in the
+referee's own memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernelwright.datasets import smaller_sizes
+from kernelwright.errors import InvalidReferenceError, KernelwrightError, MachineError, UsageError
+from kernelwright.evaluator.accuracy import budget, distributions, generators
+from kernelwright.evaluator.cpu.fresh import like_slots
+from kernelwright.evaluator.host.client import Client, WorkerFailed, readable
+from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.calls import CallPlan
+from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
+from kernelwright.sandbox import SharedMemory, over_memory
+
+_MONTE_CARLO_RUNS = 8
+_RUNS_OF_FEW = 4  # times as many for few numbers, whose scale no others steady: of 8 runs it is half of itself in 2%
+_DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
+WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
+RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
+_RANDOM_ELSEWHERE = 4  # distributions on which a random reference is asked for its outputs in other shapes
+_MARGIN = 64  # bytes of canary after each input of a slot
+_STRIDED_ROOM = 12  # an output may span this many times the bytes of its values
+CANARY = 0xFF  # NaN in every float format
+_COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
+_ANYTHING = InputDomain(fill="normal")
+_FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
+_SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
+_TRUTH_TIMEOUT_S = 120.0
+OWN = "own"  # the distribution of what the problem's get_inputs draws
+ARCHIVED = "archived"  # the distribution of trials that an archive's generators drew
+PROBES = {"normal": "probe", "uniform": "uniform probe"}  # names of the probe's trials, by their distribution
+_NORMAL = frozenset({OWN, "normal", "probe"})  # judged without the wider tails of other distributions
+_KEPT = 0.99  # share of the weights that stay in the last draw: whoever looks at a few of them believes that all do
+
+
+class Variant(NamedTuple):
+    """One shape variant of a problem as the oracle described it."""
+
+    constants: dict[str, KnobValue]
+    init: list[Any]  # constructor arguments, encoded
+    inputs: tuple[wire.TensorSpec | Any, ...]  # a spec with its offset inside a slot, or an encoded plain value
+    names: tuple[str, ...]
+    domains: tuple[InputDomain, ...]
+    state: tuple[wire.TensorSpec, ...]
+    required: tuple[str, ...]  # names of the state that a candidate must have
+    outputs: tuple[wire.TensorSpec, ...]  # of a call, so gradients and written tensors included
+    plan: CallPlan
+    slot_bytes: int
+    written: tuple[wire.TensorSpec, ...]  # where inputs that are written lie in a worker's own memory
+    written_bytes: int  # of one slot; 0 where nothing is written
+    state_bytes: int
+    weights: tuple[np.ndarray, ...]  # drawn states, each state_bytes of uint8
+    structure: str = ""  # how the outputs of forward are nested; empty where a call is more than forward
+
+    def inputs_json(self) -> list[Any]:
+        """The inputs' layout inside a slot."""
+        return [
+            {"tensor": wire.spec_to_json(i)} if isinstance(i, wire.TensorSpec) else {"value": i} for i in self.inputs
+        ]
+
+    def arguments_json(self) -> list[Any]:
+        """The same for a worker at the door, whose written inputs lie in a memory of their own."""
+        found = self.inputs_json()
+        for position, spec in zip(self.plan.written, self.written, strict=True):
+            found[position] = {"written": wire.spec_to_json(spec)}
+        return found
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that one call must read and write at least once: inputs, weights and outputs."""
+        inputs = sum(spec.value_bytes for spec in self.inputs if isinstance(spec, wire.TensorSpec))
+        return inputs + sum(spec.value_bytes for spec in (*self.state, *self.outputs))
+
+    def inputs_in_words(self) -> tuple[str, ...]:
+        """What a call is given: ``x float32[2048, 128]``."""
+        return tuple(
+            f"{name} {spec.dtype}{list(spec.shape)}"
+            for name, spec in zip(self.names, self.inputs, strict=False)
+            if isinstance(spec, wire.TensorSpec)
+        )
+
+    @property
+    def main_dtype(self) -> str:
+        """The dtype of the first float input, or output where there is none; empty where nothing is float."""
+        tensors = (spec for spec in (*self.inputs, *self.outputs) if isinstance(spec, wire.TensorSpec))
+        return next((spec.dtype for spec in tensors if spec.dtype in wire.FLOATS), "")
+
+    def capacity(self) -> list[int]:
+        """Bytes that each output may span: room for a wider dtype, padded rows, and views of something larger."""
+        return [max(2 * spec.span_bytes, _STRIDED_ROOM * spec.value_bytes) + 4096 for spec in self.outputs]
+
+
+class Truth(NamedTuple):
+    """What one output of one trial must be."""
+
+    kind: str
+    low: np.ndarray
+    exact: np.ndarray
+    scale: np.ndarray
+    rule: tuple[np.ndarray, np.ndarray, int, bool] | None  # values, their scale, dimension, distinct
+
+
+class Trial(NamedTuple):
+    """One draw: its inputs as slot bytes, the weights that it was computed with, and the truths of its outputs.
+
+    ``partner`` is the trial whose inputs differ in the bits of one input that lower precision does not see. ``draws``
+    are the reference's own outputs of many calls, where those are random and only their distribution is judged.
+    ``drawn_by`` says in words which generator of an archive drew the inputs; empty for the fixed distributions.
+    """
+
+    distribution: str
+    weights: int
+    data: np.ndarray
+    reductions: tuple[budget.Reduction, ...]
+    truths: tuple[Truth, ...]
+    partner: int | None = None
+    draws: tuple[tuple[np.ndarray, ...], ...] = ()
+    drawn_by: str = ""
+
+
+class CheckSet(NamedTuple):
+    """All variants with their trials. ``id`` names it without giving anything away.
+
+    ``archived`` are trials, by variant, whose inputs the generators of the archive named ``archive`` drew. They are
+    revealed in windows of their own after the others: timed slots look like the fixed distributions, never like these.
+    """
+
+    id: str
+    variants: tuple[Variant, ...]
+    trials: tuple[tuple[Trial, ...], ...]  # by variant
+    reserve: tuple[Trial, ...]  # of the first variant with the first weights: revealed only among timed calls
+    flops: int  # of one call of the first variant
+    steps: int  # in which torch does them: operators that compute something
+    read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
+    archived: tuple[tuple[Trial, ...], ...] = ()
+    archive: str = ""
+    assumed: str = ""  # what was assumed of inputs whose domain is not declared, in words
+
+
+class Admission(NamedTuple):
+    """Whether a generator's draws are well defined, by variant: "" or why they are not."""
+
+    generator: InputGenerator
+    reasons: tuple[str, ...]
+
+    @property
+    def admitted(self) -> bool:
+        """Whether some variant can use it."""
+        return "" in self.reasons
+
+
+# ------------------------------------------------------------------------------------------------ making it
+
+
+class OracleSession:
+    """Drives one oracle worker through one problem."""
+
+    def __init__(self, client: Client, problem: Problem, trials: int, reduced_precision: Sequence[str] = ()) -> None:
+        """``client`` has loaded the problem's source already. ``reduced_precision``: what the run allows besides."""
+        self._client = client
+        self._problem = problem
+        self._trials = trials
+        self._reduced = (*problem.meta.tolerance.reduced_precision, *reduced_precision)
+        self._random = problem.meta.randomness == "distribution"
+        self._kept_bytes = 0
+        self._rng = distributions.secret_rng(secrets.randbits(128))
+
+    def check_set(self, device_class: DeviceClass, archive: Sequence[InputGenerator] = ()) -> CheckSet:
+        """Describe, draw and compute everything.
+
+        Args:
+            archive: generators whose draws are trials as well, on every variant where the reference is well defined
+                on them.
+
+        Raises:
+            InvalidReferenceError: the reference does not load or run, or cannot be judged as the problem declares it.
+        """
+        variants, trials, archived = [], [], []
+        read: tuple[int, ...] = ()
+        reserve: tuple[Trial, ...] = ()
+        flops = steps = 0
+        for i, constants in enumerate(self._problem.meta.variants_for(device_class)):
+            try:
+                variant = self._describe(constants)
+                variant, found, kept = self._trials_of(variant, full=i == 0)
+                reserve = reserve or kept
+                if i == 0:
+                    read = self._read(variant, found[0])
+                    flops, steps = self._work(variant, found[0])
+                drawn = (self._generated(variant, generator) for generator in archive)
+                archived.append(tuple(trial for trial, reason in drawn if trial is not None and not reason))
+            except WorkerFailed as failed:
+                raise reference_error(self._problem, failed, constants, self._client.tail()) from None
+            variants.append(variant)
+            trials.append(found)
+        far, assumed = self._assume(variants[-1])  # the last thing asked of the worker: it may be lost over it
+        trials[-1] = (*trials[-1], *far)
+        name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
+        used = archive_id(archive) if any(archived) else ""
+        return CheckSet(
+            name, tuple(variants), tuple(trials), reserve, flops, steps, read, tuple(archived), used, assumed
+        )
+
+    def _assume(self, variant: Variant) -> tuple[tuple[Trial, ...], str]:
+        """Trials with every float input that has no declared domain far below and far above zero; what to say.
+
+        A kernel that starts a maximum at some constant is wrong there. Where the reference is not well defined on such
+        numbers (a logarithm of negative ones) there is no such trial.
+        """
+        told = [
+            (name, spec, domain)
+            for name, spec, domain in zip(variant.names, variant.inputs, variant.domains, strict=False)
+            if isinstance(spec, wire.TensorSpec) and spec.dtype in wire.FLOATS
+        ]
+        declared = self._problem.meta.inputs
+        unknown = [(spec, name) for name, spec, _ in told if name not in declared]
+        endless = [name for name, _, d in told if name in declared and d.fill != "structured" and _is_endless(d)]
+        reach = f"{distributions.ASSUMED_REACH:,.0f}"
+        said = [f"{', '.join(endless)}: no bound declared, so -{reach} to {reach} was assumed"] if endless else []
+        trials: list[Trial] = []
+        if unknown and not self._random:
+            for name in distributions.FAR:
+                trials += self._far(variant, name, [spec for spec, _ in unknown])
+            where = f"and from -{reach} to {reach}" if trials else "alone (far from zero the reference is not defined)"
+            names = ", ".join(name for _, name in unknown)
+            said.append(f"{names}: no domain declared, so kernels were asked on what get_inputs draws {where}")
+        return tuple(trials), "; ".join(said)
+
+    def _far(self, variant: Variant, name: str, specs: Sequence[wire.TensorSpec]) -> list[Trial]:
+        try:
+            data = self._draw(variant)
+            for spec in specs:
+                shape = spec.shape if spec.contiguous else (spec.elements,)
+                write_tensor(data, spec, distributions.make(name, shape, spec.dtype, _ANYTHING, self._rng))
+            trial = self._truth(variant, name, data)
+        except (WorkerFailed, InvalidReferenceError):
+            return []
+        return [] if _ill_defined(trial, variant, self._problem.meta.tolerance.scale) else [trial]
+
+    def admit(
+        self, wanted: Sequence[InputGenerator], device_class: DeviceClass, draws: int = 2
+    ) -> tuple[CheckSet, tuple[Admission, ...]]:
+        """On which variants the reference is well defined on what each generator draws, every one of ``draws`` times.
+
+        That is: its outputs are finite, its own precision agrees with float64 within the error budget, and honest
+        rounding does not spoil the answer. The check set that comes with it has the last draw of each generator that
+        was admitted as its archived trials, by variant, and no others.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+        """
+        reasons: list[list[str]] = [[] for _ in wanted]
+        variants, archived = [], []
+        for constants in self._problem.meta.variants_for(device_class):
+            try:
+                variant = self._draw_weights(self._describe(constants))
+                trials = []
+                for at, generator in enumerate(wanted):
+                    reason, trial = "", None
+                    for _ in range(draws):
+                        trial, reason = self._generated(variant, generator)
+                        if reason:
+                            break
+                    reasons[at].append(reason)
+                    trials += [trial] if trial is not None and not reason else []
+            except WorkerFailed as failed:
+                raise reference_error(self._problem, failed, constants, self._client.tail()) from None
+            variants.append(variant)
+            archived.append(tuple(trials))
+        admissions = tuple(Admission(g, tuple(r)) for g, r in zip(wanted, reasons, strict=True))
+        kept = [admission.generator for admission in admissions if admission.admitted]
+        empty = tuple(() for _ in variants)
+        checks = CheckSet(secrets.token_hex(8), tuple(variants), empty, (), 0, 0, (), tuple(archived), archive_id(kept))
+        return checks, admissions
+
+    def _generated(self, variant: Variant, generator: InputGenerator) -> tuple[Trial | None, str]:
+        """A trial whose inputs a generator drew, and why it is not to be used, or ""."""
+        if self._random:
+            return None, "the reference is random: its distribution is judged on the fixed inputs alone"
+        try:
+            data = self._compose_by(variant, generator)
+        except UsageError as error:
+            return None, error.message
+        trial = self._truth(variant, ARCHIVED, data)._replace(drawn_by=generator.describe())
+        return trial, _ill_defined(trial, variant, self._problem.meta.tolerance.scale)
+
+    def _compose_by(self, variant: Variant, generator: InputGenerator) -> np.ndarray:
+        """Inputs of a generator; those that it does not name are drawn plainly.
+
+        Raises:
+            UsageError: it names an input that the problem lacks, or that only the problem itself can make.
+        """
+        data = self._compose(variant, "normal")
+        placed = {
+            name: (spec, domain)
+            for name, spec, domain in zip(variant.names, variant.inputs, variant.domains, strict=False)
+            if isinstance(spec, wire.TensorSpec)
+        }
+        for name, pattern in generator.inputs.items():
+            if name not in placed:
+                raise UsageError(f"the problem has no tensor input {name!r}", hint=f"it has {', '.join(placed)}")
+            spec, domain = placed[name]
+            shape = spec.shape if spec.contiguous else (spec.elements,)
+            write_tensor(data, spec, generators.draw(pattern, shape, spec.dtype, domain, self._rng))
+        return data
+
+    def _describe(self, constants: Mapping[str, KnobValue]) -> Variant:
+        meta = self._problem.meta
+        reply = self._client.request(
+            "describe",
+            timeout_s=_TRUTH_TIMEOUT_S,
+            variant=dict(constants),
+            seed=secrets.randbits(31),
+            backward=meta.backward,
+            randomness=meta.randomness,
+        )
+        if reply["fault"]:
+            raise self._invalid(str(reply["fault"]), "forward")
+        inputs: list[Any] = []
+        tensors = [wire.spec_from_json(i["tensor"]) for i in reply["inputs"] if "tensor" in i]
+        specs, slot_bytes = wire.place(tensors, margin=_MARGIN)
+        placed = iter(specs)
+        for item in reply["inputs"]:
+            inputs.append(next(placed) if "tensor" in item else item["value"])
+        state = [wire.spec_from_json(s) for s in reply["state"]]
+        names = tuple(str(n) for n in reply["names"])
+        plan = CallPlan.from_json(reply["plan"])
+        written, written_bytes = wire.place([inputs[i] for i in plan.written], margin=_MARGIN)
+        domains = [meta.inputs.get(n, InputDomain()) for n in names]
+        return Variant(
+            constants=dict(constants),
+            init=reply["init"],
+            inputs=tuple(inputs),
+            names=names,
+            domains=(*domains, *([_COTANGENT] * len(plan.cotangents)), *([_SEED] * plan.seeded)),
+            state=tuple(state),
+            required=tuple(str(n) for n in reply["required"]),
+            outputs=tuple(wire.spec_from_json(s) for s in reply["outputs"]),
+            plan=plan,
+            slot_bytes=slot_bytes,
+            written=tuple(written),
+            written_bytes=written_bytes if plan.written else 0,
+            state_bytes=wire.place(state)[1],
+            weights=(),
+            structure=str(reply["structure"]),
+        )
+
+    def _trials_of(self, variant: Variant, *, full: bool) -> tuple[Variant, tuple[Trial, ...], tuple[Trial, ...]]:
+        """The variant with its weights, its trials, and (where ``full``) those kept for timing."""
+        variant = self._draw_weights(variant)
+        if self._random:
+            return variant, self._random_trials(variant, full=full), ()
+        reserve: tuple[Trial, ...] = ()
+        trials = [self._truth(variant, OWN, self._draw(variant))]
+        if full:
+            trials += [self._truth(variant, OWN, self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
+        for name in _distributions_of(variant)[: max(self._trials, 1)]:
+            trial = self._truth(variant, name, self._compose(variant, name))
+            if name != "normal" or _well_conditioned(trial, variant):
+                trials.append(trial)
+        trials += self._probes(variant, at=len(trials))
+        if full:
+            reserve = (self._truth(variant, OWN, self._draw(variant)), *self._probes(variant, at=1))
+        if variant.required and self._problem.meta.weights == "inputs":
+            for draw in range(1, WEIGHT_DRAWS):
+                variant = self._draw_weights(variant, kept=_KEPT if draw == WEIGHT_DRAWS - 1 else 0.0)
+                trials.append(self._truth(variant, OWN, self._draw(variant)))
+        return variant, tuple(trials), reserve
+
+    def _random_trials(self, variant: Variant, *, full: bool) -> tuple[Trial, ...]:
+        """Trials of a reference whose distribution is judged: outputs of many calls on the same inputs."""
+        wanted = (
+            _distributions_of(variant)[: max(self._trials, 1)]
+            if full
+            else _distributions_of(variant)[:_RANDOM_ELSEWHERE]
+        )
+        own = self._draws(variant, OWN, self._draw(variant))
+        return (own, *(self._draws(variant, name, self._compose(variant, name)) for name in wanted))
+
+    def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
+        trial = self._truth(variant, distribution, data)
+        arrays = self._collect(self._ask("draws", variant, data, count=RANDOM_DRAWS, seed=secrets.randbits(31)))
+        self._keep(*arrays)
+        width = len(variant.outputs)
+        return trial._replace(draws=tuple(tuple(arrays[k : k + width]) for k in range(0, len(arrays), width)))
+
+    def _read(self, variant: Variant, trial: Trial) -> tuple[int, ...]:
+        """Positions of the float inputs of which every element matters."""
+        reply = self._ask("reads", variant, trial.data, seed=secrets.randbits(31))
+        visible = len(variant.inputs) - variant.plan.hidden
+        return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
+
+    def _work(self, variant: Variant, trial: Trial) -> tuple[int, int]:
+        reply = self._ask("work", variant, trial.data)
+        return int(reply["flops"]), int(reply["steps"])
+
+    def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:
+        """The variant with one more draw; a share ``kept`` of every tensor's numbers stays as in the one before."""
+        memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
+        try:
+            self._client.request(
+                "export_weights",
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[memory.fd],
+                size=max(variant.state_bytes, wire.ALIGNMENT),
+                state=[wire.spec_to_json(s) for s in variant.state],
+                seed=secrets.randbits(31),
+                kept=kept,
+            )
+            drawn = np.frombuffer(memory.view, dtype=np.uint8).copy()
+        finally:
+            memory.close()
+        return variant._replace(weights=(*variant.weights, drawn))
+
+    def _draw(self, variant: Variant) -> np.ndarray:
+        """One draw of the problem's own inputs; those of a declared domain get the probe format like all others."""
+        memory = SharedMemory.create(variant.slot_bytes, "inputs")
+        try:
+            np.frombuffer(memory.view, dtype=np.uint8)[:] = CANARY
+            self._client.request(
+                "export_inputs",
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[memory.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+                seeds=[secrets.randbits(31)],
+            )
+            data = np.frombuffer(memory.view, dtype=np.uint8).copy()
+        finally:
+            memory.close()
+        visible = len(variant.inputs) - variant.plan.hidden
+        for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
+            if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.elements == 0:
+                continue
+            if position >= visible:
+                write_tensor(data, spec, distributions.make("normal", spec.shape, spec.dtype, domain, self._rng))
+            elif domain.fill in ("normal", "uniform") and spec.dtype == "float32":
+                values = read_tensor(data, spec)
+                write_tensor(data, spec, distributions.probe_format(values, self._rng, domain.low, domain.high))
+        return data
+
+    def _compose(self, variant: Variant, name: str) -> np.ndarray:
+        """Inputs of one distribution; inputs that do not admit it get their plainest one, structured ones their own."""
+        data = self._draw(variant) if is_structured(variant) else np.full(variant.slot_bytes, CANARY, dtype=np.uint8)
+        for spec, domain in zip(variant.inputs, variant.domains, strict=True):
+            if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.elements == 0:
+                continue
+            admitted = distributions.distributions_for(domain, spec.dtype)
+            shape = spec.shape if spec.contiguous else (spec.elements,)
+            chosen = name if name in admitted and domain is not _COTANGENT else admitted[0]
+            if spec.dtype == "float32":
+                values = like_slots(chosen, shape, domain, self._rng)
+            else:
+                values = distributions.make(chosen, shape, spec.dtype, domain, self._rng)
+            write_tensor(data, spec, values)
+        return data
+
+    def _probes(self, variant: Variant, at: int) -> list[Trial]:
+        """Pairs of trials that differ only below the precision of TF32 and narrower, one float32 input at a time."""
+        trials: list[Trial] = []
+        few = has_few_numbers(variant) and variant.plan.plain
+        tensors = [
+            (s, d) for s, d in zip(variant.inputs, variant.domains, strict=True) if isinstance(s, wire.TensorSpec)
+        ]
+        name = distributions.plain((spec.dtype, domain) for spec, domain in tensors)
+        for position, (spec, domain) in enumerate(zip(variant.inputs, variant.domains, strict=True)):
+            if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.dtype != "float32":
+                continue
+            first = self._compose(variant, name)
+            x = read_tensor(first, spec)
+            directions = self._directions(variant, first, position) if few else None
+            coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high, directions)
+            second = first.copy()
+            write_tensor(first, spec, coded)
+            write_tensor(second, spec, partner)
+            trials.append(self._truth(variant, PROBES[name], first))
+            trials.append(self._truth(variant, PROBES[name], second)._replace(partner=at + len(trials) - 1))
+        return trials
+
+    def _directions(self, variant: Variant, data: np.ndarray, position: int) -> np.ndarray:
+        """In which direction each element of an input moves the outputs."""
+        reply = self._ask("directions", variant, data, position=position, seed=secrets.randbits(31))
+        return self._collect(reply)[0]
+
+    def _truth(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
+        runs = _MONTE_CARLO_RUNS if is_normal(distribution) else _MONTE_CARLO_RUNS // 2
+        reply = self._ask(
+            "truth",
+            variant,
+            data,
+            runs=runs * _RUNS_OF_FEW if has_few_numbers(variant) else runs,
+            seed=_seed_of(variant, data),
+            unit_roundoff=self._unit_roundoff(variant),
+            by_operator=not self._reduced,
+        )
+        arrays = self._collect(reply)
+        truths: list[Truth] = []
+        at = 0
+        for item in reply["outputs"]:
+            truths.append(self._make_truth(item, arrays[at : at + item["tensors"]], variant.outputs[len(truths)].dtype))
+            at += item["tensors"]
+        shapes = [list(spec.shape) for spec in variant.outputs], [list(truth.exact.shape) for truth in truths]
+        if shapes[0] != shapes[1]:
+            message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
+            raise self._invalid(f"{message}; return a tensor whose shape follows from theirs", "truth")
+        self._keep(data, *(array for t in truths for array in (t.low, t.exact, t.scale)))
+        return Trial(
+            distribution,
+            len(variant.weights) - 1,
+            data,
+            _reductions(reply),
+            tuple(truths),
+        )
+
+    def _keep(self, *arrays: np.ndarray) -> None:
+        """Count what a check set holds in this process, which no limit of a worker bounds.
+
+        Raises:
+            InvalidReferenceError: it is more than this machine can spare.
+        """
+        self._kept_bytes += sum(array.nbytes for array in arrays)
+        if self._kept_bytes > (most := most_kept_bytes()):
+            raise self._invalid(
+                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: "
+                "use smaller sizes (--fit, --set NAME=VALUE)",
+                "check",
+            )
+
+    def _ask(self, op: str, variant: Variant, data: np.ndarray, **fields: Any) -> dict[str, Any]:
+        """A request about one slot's inputs."""
+        with SharedMemory.create(variant.slot_bytes, "inputs") as given:
+            np.frombuffer(given.view, dtype=np.uint8)[:] = data
+            return self._client.request(
+                op,
+                timeout_s=_TRUTH_TIMEOUT_S,
+                fds=[given.fd],
+                size=variant.slot_bytes,
+                inputs=variant.inputs_json(),
+                **fields,
+            )
+
+    def _collect(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
+        size = int(reply["size"])
+        if not 0 < size < 8 << 30:
+            raise MachineError("the reference's outputs take more than 8 GiB", hint="use smaller shapes")
+        memory = SharedMemory.create(size, "truth")
+        try:
+            self._client.request("collect", timeout_s=_TRUTH_TIMEOUT_S, fds=[memory.fd], size=size)
+            data = np.frombuffer(memory.view, dtype=np.uint8).copy()
+        finally:
+            memory.close()
+        return [read_tensor(data, wire.spec_from_json(s)) for s in reply["tensors"]]
+
+    def _make_truth(self, item: Mapping[str, Any], arrays: Sequence[np.ndarray], dtype: str) -> Truth:
+        low, exact, deviation, rows = arrays[:4]
+        if item["kind"] == "float":
+            roundoff = budget.unit_roundoff(dtype, self._reduced)
+            scale: np.ndarray = budget.scale(deviation, rows, exact, dtype, roundoff)
+        else:
+            scale = deviation
+        rule = (arrays[4], arrays[5], int(item["dim"]), bool(item["distinct"])) if item["kind"] == "index" else None
+        return Truth(str(item["kind"]), low, exact, scale, rule)
+
+    def _unit_roundoff(self, variant: Variant) -> float:
+        floats = [s.dtype for s in (*variant.outputs, *variant.state) if s.dtype in wire.FLOATS]
+        return budget.unit_roundoff(floats[0] if floats else "float32", self._reduced)
+
+    def _invalid(self, message: str, stage: str) -> InvalidReferenceError:
+        return InvalidReferenceError(
+            f"{self._problem.id}: {message}",
+            hint="mend the problem file",
+            problem=self._problem.id,
+            stage=stage,
+            line=None,
+        )
+
+
+def most_kept_bytes() -> int:
+    """What a check set may take of the referee's own memory: a quarter of the machine's, which workers need as well."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+
+
+def reference_error(
+    problem: Problem, failed: WorkerFailed, constants: Mapping[str, KnobValue] | None = None, output: str = ""
+) -> KernelwrightError:
+    """What the oracle or a twin died of: the problem's fault with its line, or the machine's where none is to be seen.
+
+    The machine's it is where a worker died before any of the problem's code ran, or was killed by no limit of ours.
+    ``output`` is the tail of what the worker printed; it is what a worker that gave no reason has to say.
+    """
+    failure = failed.failure
+    last = output.strip().rpartition("\n")[2][-300:].strip()
+    said = f": {readable(last)}" if last and failure.kind == "died" else ""
+    if failure.kind == "died" and failure.exit is not None:
+        killed = failure.exit.reason == "signal" and failure.exit.signal == signal.SIGKILL
+        if killed or failure.phase == "load":
+            return MachineError(
+                f"the reference's worker {failure.message}{said}",
+                hint="is there memory to spare? 'kernelwright doctor' says what this machine can do",
+            )
+    where = "" if failure.line is None else f", line {failure.line}"
+    whose = "the reference's worker " if failure.kind == "died" else ""
+    variant = f" (variant {dict(constants)})" if constants else ""
+    message, hint = f"{whose}{failure.message}{said}", "the reference itself does not work; mend the problem file"
+    if failure.kind == "died" and failure.exit is not None and failure.exit.reason == "oom":
+        needs, raised = over_memory(failure.exit.memory_bytes)
+        message, hint = f"the reference {needs}: {raised}, or {smaller_sizes(problem)}", ""
+    return InvalidReferenceError(
+        f"{problem.id}{where}: {message}{variant}",
+        hint=hint,
+        problem=problem.id,
+        line=failure.line,
+        stage=failure.phase,
+    )
+
+
+def read_tensor(data: np.ndarray, spec: wire.TensorSpec) -> np.ndarray:
+    """The tensor of ``spec`` out of slot or arena bytes, as a private dense array (bfloat16 as float32)."""
+    raw = data[spec.offset : spec.offset + spec.span_bytes]
+    return budget.decode(raw.tobytes(), spec.dtype, spec.shape, spec.stride)
+
+
+def write_tensor(data: np.ndarray, spec: wire.TensorSpec, values: np.ndarray) -> None:
+    """Writes ``values`` (dense, or flat over the span) into slot bytes."""
+    if values.size == spec.elements:
+        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        data[spec.offset : spec.offset + raw.size] = raw
+        return
+    view = np.lib.stride_tricks.as_strided(
+        data[spec.offset : spec.offset + spec.span_bytes].view(values.dtype),
+        spec.shape,
+        [s * values.itemsize for s in spec.stride],
+    )
+    view[...] = values
+
+
+def _seed_of(variant: Variant, data: np.ndarray) -> int:
+    """The seed of a slot's call where the problem has one, else any."""
+    if not variant.plan.seeded:
+        return secrets.randbits(31)
+    return int(read_tensor(data, variant.inputs[-1])[0])
+
+
+def _is_endless(domain: InputDomain) -> bool:
+    return not (math.isfinite(domain.low) and math.isfinite(domain.high))
+
+
+def _reductions(reply: Mapping[str, Any]) -> tuple[budget.Reduction, ...]:
+    return tuple(budget.Reduction(int(n), max(1, int(m)), kind) for n, m, kind in reply["reductions"])
+
+
+def is_structured(variant: Variant) -> bool:
+    """Whether some input can only be made by the problem's own ``get_inputs``."""
+    return any(
+        isinstance(s, wire.TensorSpec) and d.fill == "structured"
+        for s, d in zip(variant.inputs, variant.domains, strict=True)
+    )
+
+
+def _distributions_of(variant: Variant) -> list[str]:
+    """The distributions that at least one input admits, in order, each once."""
+    names: dict[str, None] = {}
+    for spec, domain in zip(variant.inputs, variant.domains, strict=True):
+        if isinstance(spec, wire.TensorSpec) and domain.fill != "structured":
+            names.update(dict.fromkeys(distributions.distributions_for(domain, spec.dtype)))
+    return list(names)
+
+
+def is_normal(distribution: str) -> bool:
+    """Whether outputs on inputs of a distribution are judged without the wider tails."""
+    return distribution in _NORMAL
+
+
+def data_of(distribution: str) -> budget.Data:
+    """How rounding errors add up on inputs of a distribution. What was searched for has mostly equal terms."""
+    if is_normal(distribution):
+        return "normal"
+    if distribution in distributions.FAR:
+        return "far"
+    return "equal" if distribution == ARCHIVED or distribution in distributions.REPEATING else "other"
+
+
+def has_few_numbers(variant: Variant) -> bool:
+    """Whether the float outputs are so few numbers that nothing averages out over them."""
+    return 0 < sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
+    """Why the reference itself cannot be held to its answers on a trial, or ""."""
+    if not _well_conditioned(trial, variant):
+        return "honest rounding alone spoils the answer"
+    for truth, spec in zip(trial.truths, variant.outputs, strict=True):
+        if truth.kind != "float":
+            continue
+        if not (np.all(np.isfinite(truth.exact)) and np.all(np.isfinite(truth.low))):
+            return "the reference is not finite"
+        if np.any(np.abs(truth.exact) > budget.largest(spec.dtype)):
+            return "the answer overflows its dtype"
+        report = budget.judge_output(
+            truth.low,
+            truth.exact,
+            truth.scale,
+            trial.reductions,
+            data=data_of(trial.distribution),
+            tolerance_scale=tolerance_scale,
+            dtype=spec.dtype,
+        )
+        if not report.passed:
+            return f"the reference's own precision does not agree with float64: {report.reason}"
+    return ""
+
+
+def _well_conditioned(trial: Trial, variant: Variant) -> bool:
+    """Whether precision can be judged on this draw (elsewhere the wide error scale takes care of itself)."""
+    return not any(
+        truth.kind == "float" and budget.ill_conditioned(truth.scale, truth.exact, spec.dtype)
+        for truth, spec in zip(trial.truths, variant.outputs, strict=True)
+    )

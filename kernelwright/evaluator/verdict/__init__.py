@@ -1,0 +1,1 @@
+"""The way of a candidate through all stages, and its verdict."""

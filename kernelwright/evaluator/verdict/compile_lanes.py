@@ -1,0 +1,194 @@
+"""Compile lanes: candidates for a device are built on cores that nothing is timed on, while it is busy with another.
+
+A build pass is no contestant. Its worker sees no device, no weights and no inputs, imports the candidate and constructs
+it, and asks for builds on the way; the build service answers, and keeps each product under the hash of what it was made
+of. No verdict depends on a pass: the contestant that comes later finds its products made, or that they cannot be. What
+Triton compiles by itself is compiled the same way under fake tensors, and handed to the candidate's own workers alone.
+
+Where no cores are left over there are no lanes: beside what is timed on the same cores nothing is to be built. What
+another process of kernelwright times meanwhile is on cores of its own choice, which may be these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright import inline
+from kernelwright.errors import KernelwrightError, SandboxError
+from kernelwright.evaluator.cpu.door import Door
+from kernelwright.evaluator.host.client import WorkerFailed
+from kernelwright.evaluator.truth.truth import Variant
+from kernelwright.records import Candidate, Problem
+from kernelwright.sandbox import WorkerFailed as CallFailed
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator.verdict.referee import Referee
+
+__all__ = ["BuildAhead", "BuildPass", "CompileLanes", "pick_lanes", "siblings"]
+
+_MOST_LANES = 4
+_PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
+_MOST_KEPT = 8  # passes of one problem, for candidates that were not asked for yet or will be again
+_MOST_COMPILED = 32 << 20  # bytes of what Triton compiled for one candidate
+_COMPILE = "kernelwright.evaluator.worker.triton.capture:compile_ahead"
+
+
+class BuildPass(NamedTuple):
+    """``compiled`` is what Triton compiled for a candidate, empty where nothing was."""
+
+    compiled: bytes = b""
+
+
+class CompileLanes:
+    """Threads that wait for builds, and the processors that those may use. Shared by all sessions of a referee."""
+
+    def __init__(self, count: int, cpus: Sequence[int]) -> None:
+        self.cpus = tuple(cpus)
+        self.count = count
+        self._threads = ThreadPoolExecutor(count, "compile lane") if count else None
+
+    def submit(self, work: Callable[[], BuildPass]) -> Future[BuildPass] | None:
+        """Do ``work`` when a lane is free; None where there are no lanes."""
+        return None if self._threads is None else self._threads.submit(work)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Begin nothing more, and ``wait`` for what has begun."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=wait, cancel_futures=True)
+
+
+def siblings(cpu: int) -> set[int]:
+    """Processors that share a core with ``cpu``, itself among them."""
+    try:
+        listed = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+        ranges = [part.split("-") for part in listed.strip().split(",")]
+        return {cpu}.union(*(range(int(first), int(last) + 1) for first, *_, last in ([*r, r[-1]] for r in ranges)))
+    except (OSError, ValueError):
+        return {cpu}
+
+
+def pick_lanes(
+    asked: int | str, cpus: Sequence[int], threads: int, siblings: Callable[[int], set[int]] = siblings
+) -> tuple[int, Sequence[int]]:
+    """How many lanes, and their processors: on cores that neither the referee's clock nor the worker's threads take.
+
+    Args:
+        asked: a number, or "auto" for one for each processor left over, up to 4.
+        cpus: processors that may be used, sorted; the first is the referee's, the last ``threads`` the workers'.
+        siblings: which share a core.
+    """
+    timed = {cpus[0], *cpus[-threads:]}
+    left = [cpu for cpu in cpus if not siblings(cpu) & timed]
+    if isinstance(asked, str):
+        return min(len(left), _MOST_LANES), left
+    return asked, left or cpus
+
+
+class BuildAhead:
+    """The build passes of one problem's candidates."""
+
+    def __init__(self, referee: Referee, problem: Problem, variant: Callable[[Candidate], Variant | None]) -> None:
+        """``variant``: the shapes that a candidate is constructed for, where they are known."""
+        self._referee = referee
+        self._problem = problem
+        self._variant = variant
+        self._passes: dict[str, Future[BuildPass]] = {}
+
+    def submit(self, candidate: Candidate) -> None:
+        """Begin a candidate's pass as soon as a lane is free, unless it has one."""
+        self._begun(candidate)
+
+    def take(self, candidate: Candidate) -> BuildPass | None:
+        """The pass of a candidate that is wanted now, before all that has not begun; None where there is none."""
+        if candidate.sha256 not in self._passes:
+            self._withdraw()
+        begun = self._begun(candidate)
+        try:
+            return None if begun is None else begun.result()
+        except (CancelledError, KernelwrightError, OSError):  # it only saves time; another pass may do
+            self._passes.pop(candidate.sha256, None)
+            return None
+
+    def _begun(self, candidate: Candidate) -> Future[BuildPass] | None:
+        begun = self._passes.pop(candidate.sha256, None)
+        if begun is None:
+            begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
+        if begun is not None:
+            self._passes[candidate.sha256] = begun  # the latest of them
+        for old in list(self._passes)[:-_MOST_KEPT]:
+            self._passes.pop(old).cancel()
+        return begun
+
+    def close(self) -> None:
+        """Forget what nobody asked for; what has begun ends by itself, or with the sandbox."""
+        self._withdraw()
+        self._passes.clear()
+
+    def _withdraw(self) -> None:
+        self._passes = {name: begun for name, begun in self._passes.items() if not begun.cancel()}
+
+    def _pass(self, candidate: Candidate) -> BuildPass:
+        """Import and construct a candidate where it can build and nothing else.
+
+        Raises:
+            MachineError, OSError: a fault of ours or of the machine.
+        """
+        try:
+            source = inline.apply_knobs(candidate.source, candidate.knobs)
+        except (ValueError, SyntaxError):
+            return BuildPass()
+        referee, variant = self._referee, self._variant(candidate)
+        door = Door(referee.door_library)
+        try:
+            client = referee.worker(
+                "kernelwright.evaluator.worker.runner:main",
+                name="candidate",
+                builds=referee.builds,
+                cpus=referee.compile_lanes.cpus,
+            )
+            try:
+                mode = self._problem.meta.mode
+                referee.load(
+                    client, door, source, role="candidate", mode=mode, checked_by="builder", timeout_s=_PASS_TIMEOUT_S
+                )
+                if variant is not None:
+                    client.request(
+                        "construct",
+                        timeout_s=_PASS_TIMEOUT_S,
+                        init=variant.init,
+                        variant=variant.constants,
+                        plan=variant.plan.to_json(),
+                    )
+            except WorkerFailed:
+                pass  # it may need its device for that; the contestant's own import decides
+            finally:
+                client.close()
+        finally:
+            door.close()
+        compiled = self._compile(source) if candidate.backend == "triton" else b""
+        return BuildPass(compiled)
+
+    def _compile(self, source: str) -> bytes:
+        """What Triton compiles for the device that is here in a forward of each variant, for its own workers."""
+        device = self._referee.device
+        if device is None or not device.is_gpu:
+            return b""
+        payload: Mapping[str, object] = {
+            "source": source,
+            "problem": self._problem.source,
+            "variants": [dict(variant) for variant in self._problem.meta.variants_for("gpu")],
+            "mode": self._problem.meta.mode,
+            "architectures": [int("".join(filter(str.isdigit, device.architecture)))],
+        }
+        limits = self._referee.limits(wall_s=self._referee.settings.capture_timeout_s, allow_exec=True)
+        try:
+            reply = self._referee.sandbox.call(
+                _COMPILE, payload, limits=limits, cpus=self._referee.compile_lanes.cpus, max_reply_bytes=_MOST_COMPILED
+            )
+        except (SandboxError, CallFailed):
+            return b""
+        return json.dumps(reply).encode()

@@ -1,0 +1,122 @@
+"""How far a candidate has come, and how its way ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+from kernelwright import inline
+from kernelwright.evaluator.accuracy.redraws import Redraws
+from kernelwright.evaluator.builds.gpu_resources import Launch
+from kernelwright.evaluator.cpu.turns import ReadTimes
+from kernelwright.evaluator.host.client import Failure
+from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.own.evidence import Evidence
+from kernelwright.evaluator.profile.events import KernelEvents
+from kernelwright.records import (
+    Correctness,
+    FailedStage,
+    Finding,
+    OwnKernels,
+    Profile,
+    Stage,
+    Status,
+    Timing,
+    TimingSample,
+)
+
+
+class Refused(Exception):
+    """A candidate's way ends here; carries the status and what to say."""
+
+    def __init__(self, status: Status, stage: FailedStage, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.stage, self.reason = status, stage, reason
+
+
+class Progress:
+    """What is known of a candidate so far; becomes its verdict."""
+
+    def __init__(
+        self, backend: str, device: Device | None = None, source: str = "", own_kernels: OwnKernels = "some"
+    ) -> None:
+        """``device``: what its kernels run on; None for this CPU, where those of a GPU are interpreted or emulated.
+
+        ``own_kernels``: how much of the work its own kernels have to do.
+        """
+        self.own_kernels: OwnKernels = own_kernels
+        self.eligible = True
+        self.backend = backend
+        self.source = source
+        self.device = device
+        self.stage: Stage | None = None
+        self.findings: tuple[Finding, ...] = ()
+        self.correctness: Correctness | None = None
+        self.timing: Timing | None = None
+        self.samples: list[TimingSample] = []
+        self.read_times = ReadTimes()
+        self.redraws = Redraws()
+        self.seconds: dict[str, float] = {}
+        self.artifacts: dict[str, str] = {}
+        self.layers: tuple[str, ...] = ()
+        self.evidence: Evidence | None = None
+        self.screening = True
+        self.built: list[inline.BuildRequest] = []
+        self.products: dict[str, bytes] = {}  # of what it had built, by the request's key
+        self.compiled = b""  # what Triton compiled in its build pass
+        self.launches: tuple[Launch, ...] = ()  # of emulated kernels
+        self.device_kernels: tuple[KernelEvents, ...] = ()  # of one call on a device, as its worker claims
+        self.profile: Profile | None = None
+        self.beside: Future[Profile | None] | None = None  # its static profile, or what that will find compiled
+
+    @property
+    def runs_for_real(self) -> bool:
+        """Whether its kernels run as they are on what they are for, so that they can be timed."""
+        return self.backend == "cpp" or self.device is not None
+
+    def fall_short(self, stage: FailedStage, reason: str) -> None:
+        """Libraries do more of the work than boards allow: it ends here, unless that much is allowed it.
+
+        Raises:
+            Refused: it ends here.
+        """
+        self.eligible = False
+        if self.own_kernels != "any":
+            raise self.ineligible(stage, reason)
+        self.note("not-eligible", f"{reason}; allowed here, and on no board")
+
+    def ineligible(self, stage: FailedStage, reason: str) -> Refused:
+        """What says that a right candidate leaves more of the work to libraries than it was asked to."""
+        return Refused(
+            Status.INELIGIBLE, stage, f"{reason}: right, and not eligible with own_kernels={self.own_kernels}"
+        )
+
+    def note(self, rule: str, evidence: str) -> None:
+        """Add a finding that informs."""
+        self.findings = (*self.findings, Finding(rule=rule, effect="informs", evidence=evidence))
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Book the time spent inside on ``name``."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+
+
+def status_of(failure: Failure) -> tuple[Status, str]:
+    """The status that a failure of a candidate's worker is."""
+    if failure.kind == "timeout":
+        return Status.TIMEOUT, failure.message
+    if failure.kind == "fault" and failure.phase in ("door", "digest"):
+        return Status.REWARD_HACK, failure.message
+    if failure.kind == "fault" and failure.phase == "shape":
+        return Status.INCORRECT_SHAPE, failure.message
+    if failure.kind == "fault" and failure.message.startswith("NotCheckable"):
+        return Status.UNCHECKED, failure.message
+    where = f" ({failure.phase})" if failure.kind == "fault" else ""
+    line = f" at line {failure.line}" if failure.line is not None else ""
+    return Status.RUNTIME_ERROR, f"{failure.message}{line}{where}"

@@ -1,0 +1,102 @@
+"""Other kernels that a candidate is timed beside: the elite whose place it wants, the kernel that it was made from.
+
+A rival is as untrusted as the candidate and gets a worker of the same kind. One that fails is left out, with its reason
+among the artifacts: what it does wrong is no fault of the candidate's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.workers import RIVAL
+from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.host.client import WorkerFailed
+from kernelwright.evaluator.truth.truth import CheckSet
+from kernelwright.evaluator.verdict.progress import Progress, Refused
+from kernelwright.records import Candidate
+
+StartRival = Callable[[Candidate, CheckSet, str], Side]
+
+
+class RivalFailed(Exception):
+    """A rival is out; whoever was timed beside it is timed again without it."""
+
+
+class Rivals:
+    """The rivals of one candidate while it is timed.
+
+    Args:
+        candidates: kernels for the candidate's own backend, each once.
+        start: a fresh worker that has loaded one of them, under a role.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], start: StartRival) -> None:
+        self._by_role = {f"{RIVAL}{candidate.sha256[:12]}": candidate for candidate in candidates}
+        self._start = start
+        self._out: dict[str, str] = {}
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of those that are still in."""
+        return tuple(role for role in self._by_role if role not in self._out)
+
+    def sha256(self, role: str) -> str:
+        """Whose role it is."""
+        return self._by_role[role].sha256
+
+    def start(self, check_set: CheckSet, progress: Progress) -> Iterator[Side]:
+        """Fresh workers of those that are in; one that doesn't come up is out."""
+        for role in self.roles:
+            try:
+                yield self._start(self._by_role[role], check_set, role)
+            except (WorkerFailed, Refused) as failed:
+                reason = failed.failure.message if isinstance(failed, WorkerFailed) else failed.reason
+                self._put_out(role, reason, progress)
+
+    @contextmanager
+    def watched(self, progress: Progress) -> Iterator[None]:
+        """Tell a rival's failure from everybody else's.
+
+        Raises:
+            RivalFailed: a rival failed inside; it is out.
+        """
+        try:
+            yield
+        except WorkerFailed as failed:
+            if failed.worker not in self.roles:
+                raise
+            self._put_out(failed.worker, failed.failure.message, progress)
+            raise RivalFailed(failed.worker) from None
+
+    def _put_out(self, role: str, reason: str, progress: Progress) -> None:
+        self._out[role] = reason
+        progress.artifacts[f"left out: {role}"] = reason
+
+
+class Races:
+    """A candidate's races with its rivals, fed turn by turn."""
+
+    def __init__(self, roles: Sequence[str], *, noise_bound: float, most_pairs: int) -> None:
+        self._races = {role: statistics.Race(noise_bound=noise_bound, most_pairs=most_pairs) for role in roles}
+
+    def add(self, latency_ms: Mapping[str, float]) -> None:
+        """Take the latencies of one turn by role."""
+        for role, race in self._races.items():
+            race.add(math.log(latency_ms[role] / latency_ms["candidate"]))
+
+    @property
+    def over(self) -> bool:
+        """Whether all are decided."""
+        return all(race.decision is not None for race in self._races.values())
+
+    @property
+    def lost(self) -> bool:
+        """Whether there were some, and the candidate can win none of them."""
+        return bool(self._races) and all(race.decision == "not_faster" for race in self._races.values())
+
+    def intervals(self) -> dict[str, statistics.LogInterval]:
+        """``log(rival / candidate)`` with its interval by role."""
+        return {role: race.interval() for role, race in self._races.items()}

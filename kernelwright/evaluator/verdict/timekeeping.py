@@ -1,0 +1,404 @@
+"""Times candidates that passed their check: turns for the search, fresh processes to confirm, a floor for both.
+
+``_timing`` takes the turns and ``_statistics`` draws the intervals; here is who is timed, how often, and what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Literal, NoReturn
+
+import numpy as np
+
+from kernelwright.config import Settings
+from kernelwright.errors import MachineError
+from kernelwright.evaluator.cpu.clockwork import FLOOR_SHARE, Clockwork
+from kernelwright.evaluator.cpu.share import ShareSampler
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
+from kernelwright.evaluator.cpu.workers import CONTROL, Workers, is_foreign
+from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.host.client import WorkerFailed
+from kernelwright.evaluator.own.evidence import sample_share
+from kernelwright.evaluator.truth.truth import CheckSet
+from kernelwright.evaluator.verdict.progress import Progress, Refused
+from kernelwright.evaluator.verdict.rivals import Races, RivalFailed, Rivals, StartRival
+from kernelwright.records import TOO_SMALL_TO_TIME, Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
+
+_TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
+_TIMEABLE_SLOWLY_MS = 0.05  # or less than this though it has hardly anything to do, on a machine as slow as that:
+_LITTLE_BYTES, _LITTLE_FLOPS = 8 << 10, 100_000
+_CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
+_LOOKS_AT_OWN = 2  # at own kernels' share, of which both must object
+_FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
+
+Start = Callable[[Candidate, CheckSet, FailedStage, Progress], Side]
+Refuse = Callable[[WorkerFailed, Side, FailedStage, Progress], NoReturn]
+
+
+class Timekeeper:
+    """Times candidates of one problem beside its baselines."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        problem: Problem,
+        workers: Workers,
+        clockwork: Clockwork,
+        baselines: Sequence[str],
+        *,
+        sampler: ShareSampler,
+        start: Start,
+        start_rival: StartRival,
+        refuse: Refuse,
+    ) -> None:
+        """``start``: a fresh worker that has loaded a candidate; ``refuse``: what ends it when its worker failed."""
+        self._settings = settings
+        self._problem = problem
+        self._workers = workers
+        self._clockwork = clockwork
+        self._baselines = tuple(baselines)
+        self._sampler = sampler
+        self._start = start
+        self._start_rival = start_rival
+        self._refuse = refuse
+
+    def search(
+        self,
+        candidate: Candidate,
+        side: Side,
+        check_set: CheckSet,
+        progress: Progress,
+        rivals: Sequence[Candidate] = (),
+    ) -> None:
+        """The search's interval: turns of candidate, baselines and rivals until every comparison is decided.
+
+        A candidate that can beat none of its rivals gets no more pairs than the next look at the baselines takes.
+
+        Memory may be slow to read where a process happens to have it. Whoever would be refused for outputs that take
+        long to be read is timed once more, in another process.
+
+        Args:
+            side: a worker with the candidate, that has passed its check.
+        """
+        against, kept = Rivals(rivals, self._start_rival), len(progress.samples)
+        try:
+            self._raced(side, check_set, progress, against)
+        except Refused:
+            if not progress.read_times.refused:
+                raise
+            del progress.samples[kept:]
+            self._call_back(side, "time", progress)
+            progress.read_times = ReadTimes()
+            with contextlib.ExitStack() as ending:
+                another = self._start(candidate, check_set, "time", progress)
+                ending.callback(another.end)
+                self._raced(another, check_set, progress, against)
+        self._floor(check_set, progress)
+
+    def _raced(self, side: Side, check_set: CheckSet, progress: Progress, against: Rivals) -> None:
+        while True:
+            kept = len(progress.samples)
+            try:
+                self._search(side, check_set, progress, against)
+                return
+            except RivalFailed:
+                del progress.samples[kept:]
+                self._call_back(side, "time", progress)
+
+    def _search(self, side: Side, check_set: CheckSet, progress: Progress, rivals: Rivals) -> None:
+        with contextlib.ExitStack() as ending:
+            others = []
+            for other in rivals.start(check_set, progress):
+                others.append(other)
+                ending.callback(other.end)
+            twins = [self._workers.live_twin(name, check_set) for name in self._twin_names()]
+            self._race(side, [*twins, *others], check_set, progress, rivals)
+
+    def _race(
+        self, side: Side, others: Sequence[Side], check_set: CheckSet, progress: Progress, rivals: Rivals
+    ) -> None:
+        pair, looks = 0, self._settings.looks
+        races = Races(rivals.roles, noise_bound=self._settings.race_noise_bound, most_pairs=self._settings.race_pairs)
+        with self._turns([side, *others], check_set, side, "time", progress, rivals) as turns:
+            tests = {
+                name: statistics.SequentialTest(
+                    noise_bound=self._settings.search_noise_bound,
+                    looks=self._settings.looks,
+                    target_half_width=self._settings.target_half_width,
+                )
+                for name in self._timed_baselines()
+            }
+            looked_at = secrets.randbelow(max(self._settings.looks[0], 1))
+            while (
+                progress.read_times.doubtful
+                or not races.over
+                or (any(test.decision is None for test in tests.values()) and not (races.lost and pair in looks))
+            ):
+                if pair == looked_at:
+                    self._look(turns, "time", progress)
+                latency = self._turn(turns, pair, 0, "search", progress)
+                for name, test in tests.items():
+                    test.add(math.log(latency[name] / latency["candidate"]))
+                races.add(latency)
+                pair += 1
+        intervals = {name: test.interval() for name, test in tests.items()}
+        bound = self._settings.search_noise_bound
+        self._conclude(check_set, progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
+        self._note_rivals(progress, {rivals.sha256(role): found for role, found in races.intervals().items()})
+
+    def _call_back(self, side: Side, stage: FailedStage, progress: Progress) -> None:
+        """A candidate out of the door, for other turns."""
+        try:
+            side.leave(timeout_s=self._settings.call_timeout_s)
+        except WorkerFailed as failed:
+            self._refuse(failed, side, stage, progress)
+
+    @staticmethod
+    def _note_control(progress: Progress, values: Sequence[float], interval: statistics.LogInterval) -> None:
+        """Put what two processes of the same code differed by beside what is claimed of the candidate."""
+        assert progress.timing is not None
+        median, low, high = interval.ratios()
+        scatter = math.expm1(float(np.sqrt(np.mean(np.square(values)))))
+        noted = {"control": Interval(median=median, low=low, high=high), "control_scatter": scatter}
+        progress.timing = progress.timing.model_copy(update=noted)
+
+    def _note_rivals(self, progress: Progress, found: Mapping[str, statistics.LogInterval]) -> None:
+        """Put the comparison with rivals, by hash, beside that with the baselines."""
+        assert progress.timing is not None
+        least = math.log1p(self._settings.race_noise_bound)
+        rivals = {}
+        for sha256, interval in found.items():
+            median, low, high = interval.ratios()
+            rivals[sha256] = Speedup(median=median, low=low, high=high, faster=interval.low > least)
+        progress.timing = progress.timing.model_copy(update={"rivals": rivals})
+
+    def confirm(
+        self,
+        candidate: Candidate,
+        check_set: CheckSet,
+        progress: Progress,
+        rivals: Sequence[Candidate] = (),
+        *,
+        until: float = math.inf,
+    ) -> None:
+        """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
+
+        Rivals run in every pair and have a say in nothing but their own comparison, unless a time is set.
+
+        Beside them runs a control: a second process of the reference, whose ratio to the first is one. What they differ
+        by says how noisy the machine is meanwhile. Where they differ for sure, all of it is void.
+
+        Args:
+            until: on the monotonic clock: no process pair beyond the first five begins that would end later, and what
+                was void is not tried again. Where there are rivals, they then say how many pairs are wanted, and to
+                half the usual width.
+
+        Raises:
+            MachineError: it was void every time.
+        """
+        for _ in range(_CONFIRM_TRIES):
+            began = monotonic()
+            progress.samples = [sample for sample in progress.samples if sample.phase != "confirm"]
+            against = Rivals(rivals, self._start_rival)
+            values = self._process_pairs(candidate, check_set, progress, against, until)
+            control = values.pop(CONTROL)
+            bound, most = self._settings.noise_bound, self._settings.confirm_max_pairs
+            strayed = statistics.stein_interval(control, most)
+            if not statistics.disturbed(strayed, bound):
+                pairs = max(len(found) for found in values.values())
+                whole = {name: statistics.stein_interval(v, most) for name, v in values.items() if len(v) == pairs}
+                raced = {against.sha256(role): whole.pop(role) for role in against.roles if role in whole}
+                self._conclude(
+                    check_set, progress, whole, processes=pairs, pairs=pairs, confirmed=True, noise_bound=bound
+                )
+                self._note_control(progress, control, strayed)
+                self._note_rivals(progress, raced)
+                self._floor(check_set, progress)
+                return
+            progress.artifacts["void confirmation"] = f"control ratio {strayed.ratios()[0]:.4f}"
+            if 2 * monotonic() - began > until:
+                break
+        raise MachineError(
+            f"{self._problem.id}: two processes of the same code were timed {abs(strayed.estimate):.1%} apart",
+            hint="the machine is too busy for a confirmation; run it again when it is quieter",
+        )
+
+    def _process_pairs(
+        self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Rivals, until: float
+    ) -> dict[str, list[float]]:
+        """The log-ratios of all process pairs by baseline and rival, and the control's."""
+        values: dict[str, list[float]] = {}
+        wanted, process, began = self._settings.confirm_pairs, 0, monotonic()
+        while process < wanted:
+            if process >= statistics.FIRST_PROCESS_PAIRS and (monotonic() - began) / process > until - monotonic():
+                break
+            kept = len(progress.samples)
+            try:
+                found = self._process_pair(candidate, check_set, process, progress, rivals)
+            except RivalFailed:
+                del progress.samples[kept:]
+                continue
+            for name, value in found.items():
+                values.setdefault(name, []).append(value)
+            process += 1
+            if process == statistics.FIRST_PROCESS_PAIRS:
+                raced = math.isfinite(until) and bool(rivals.roles)
+                decide = [name for name in values if name != CONTROL and is_foreign(name) == raced]
+                first = next((name for name in self._timed_baselines() if name in decide), "")
+                whole = {name: values[name] for name in decide if len(values[name]) == process}
+                target = self._settings.target_half_width / (2 if raced else 1)
+                most, bound = self._settings.confirm_max_pairs, self._settings.noise_bound
+                needed = [
+                    statistics.stein_confirmation(found, target, most, bound, decides=raced or name == first)
+                    for name, found in whole.items()
+                ]
+                wanted = max([*needed, self._settings.confirm_pairs])
+        return values
+
+    def _process_pair(
+        self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress, rivals: Rivals
+    ) -> dict[str, float]:
+        side = self._start(candidate, check_set, "confirm", progress)
+        sides = [side]
+        try:
+            for name in (*self._twin_names(), CONTROL):
+                sides.append(self._workers.twin(name, check_set))
+            sides.extend(rivals.start(check_set, progress))
+            with self._turns(sides, check_set, side, "confirm", progress, rivals) as turns:
+                names = (*self._timed_baselines(), *rivals.roles)
+                ratios: dict[str, list[float]] = {name: [] for name in (*names, CONTROL)}
+                looked_at = secrets.randbelow(statistics.WINDOW_PAIRS_PER_PROCESS)
+                for pair in range(statistics.WINDOW_PAIRS_PER_PROCESS):
+                    if pair == looked_at:
+                        self._look(turns, "confirm", progress)
+                    latency = self._turn(turns, pair, process, "confirm", progress)
+                    for name in names:
+                        ratios[name].append(math.log(latency[name] / latency["candidate"]))
+                    control = math.log(latency["eager"] / latency[CONTROL])
+                    ratios[CONTROL].append(control)
+                    if "eager" in ratios:  # which ran in two processes: their geometric mean is less noisy than one
+                        ratios["eager"][-1] -= control / 2.0
+        finally:
+            for started in sides:
+                started.end()
+        return {name: statistics.process_value(found) for name, found in ratios.items()}
+
+    @contextlib.contextmanager
+    def _turns(
+        self, sides: list[Side], check_set: CheckSet, side: Side, stage: FailedStage, progress: Progress, rivals: Rivals
+    ) -> Iterator[Turns]:
+        """The clockwork's turns, with failures of workers told apart by whose they are."""
+        try:
+            with (
+                rivals.watched(progress),
+                self._clockwork.turns(sides, check_set, progress.read_times, progress.redraws) as turns,
+            ):
+                yield turns
+        except WorkerFailed as failed:
+            self._refuse(failed, side, stage, progress)
+        finally:
+            for name, reason in self._clockwork.unavailable.items():
+                progress.artifacts[f"baseline {name}"] = reason
+
+    def _turn(
+        self, turns: Turns, pair: int, process: int, phase: Literal["search", "confirm"], progress: Progress
+    ) -> dict[str, float]:
+        turn = turns.turn(pair, process, phase)
+        progress.samples += turn.samples
+        if turn.wrong is not None:
+            status, reason = turn.wrong
+            if phase == "confirm":
+                raise Refused(Status.QUARANTINED, "confirm", reason)
+            raise Refused(status, "time", reason)
+        return turn.latency_ms
+
+    def _look(self, turns: Turns, stage: FailedStage, progress: Progress) -> None:
+        """See whether own kernels still do the work, as they did when it was checked; twice, where they seem not to."""
+        evidence = progress.evidence
+        if evidence is None or evidence.share is None or progress.device is not None:
+            return  # on a device its profiler was asked once; it would be part of what is timed
+        settled, limit_s = evidence.is_settled_while_timed, self._settings.call_timeout_s
+        for _ in range(_LOOKS_AT_OWN):
+            share = turns.apart(
+                lambda side, pool, plan: sample_share(self._sampler, side, pool, plan, settled, call_timeout_s=limit_s)
+            )
+            if share is None:
+                return
+            pretence, shortfall = evidence.objection_while_timed(share), evidence.shortfall_while_timed(share)
+            if not (pretence or shortfall):
+                return
+        if pretence:
+            raise Refused(Status.REWARD_HACK if stage == "time" else Status.QUARANTINED, stage, pretence)
+        if progress.eligible:
+            progress.fall_short(stage, shortfall)
+
+    def _floor(self, check_set: CheckSet, progress: Progress) -> None:
+        """Refuse a time that is less than merely reading the inputs takes.
+
+        Noise only ever adds to a time, so that the median decides: the upper bound of an idle kernel may well lie
+        above the floor on a disturbed machine.
+        """
+        assert progress.timing is not None
+        latency_ms, share = progress.timing.latency_ms.median, FLOOR_SHARE / self._settings.threads
+        for attempt in range(1 + _FLOOR_TRIES):
+            floor_ms = share * self._clockwork.floor_ms(check_set, anew=attempt > 0)
+            if latency_ms >= floor_ms:
+                return
+        reason = f"{latency_ms:.3g} ms is less than reading the inputs takes ({floor_ms:.3g} ms)"
+        progress.timing = None
+        raise Refused(Status.QUARANTINED, "floor", reason)
+
+    def _conclude(
+        self,
+        check_set: CheckSet,
+        progress: Progress,
+        intervals: Mapping[str, statistics.LogInterval],
+        *,
+        processes: int,
+        pairs: int,
+        confirmed: bool,
+        noise_bound: float,
+    ) -> None:
+        if not intervals:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self._clockwork.unavailable.items())
+            raise MachineError(
+                f"no baseline of {self._problem.id} could be timed: {why}", hint="add the baseline eager"
+            )
+        eager_ms = float(np.median([s.latency_ms for s in progress.samples if s.role == "eager"]))
+        timeable = eager_ms >= (_TIMEABLE_SLOWLY_MS if _does_little(check_set) else _TIMEABLE_MS)
+        if not timeable:
+            took = f"the reference takes {1000 * eager_ms:.2g} us: overhead decides, and nothing is called faster"
+            progress.note(TOO_SMALL_TO_TIME, took)
+        speedup, least = {}, math.log1p(noise_bound)
+        for name, interval in intervals.items():
+            median, low, high = interval.ratios()
+            faster = interval.low > least if confirmed else statistics.surely_faster(interval, least)
+            speedup[name] = Speedup(median=median, low=low, high=high, faster=faster and timeable)
+        own = [s.latency_ms for s in progress.samples if s.role == "candidate"]
+        median, low, high = statistics.latency_interval(own)
+        progress.timing = Timing(
+            latency_ms=Interval(median=median, low=low, high=high),
+            processes=processes,
+            pairs=pairs,
+            threads=self._settings.threads,
+            confirmed=confirmed and progress.device is None,  # of devices the method is not proved yet
+            noise_bound=noise_bound,
+            speedup=speedup,
+        )
+
+    def _timed_baselines(self) -> tuple[str, ...]:
+        return tuple(name for name in self._baselines if name not in self._clockwork.unavailable)
+
+    def _twin_names(self) -> tuple[str, ...]:
+        """Baselines to run; the eager reference is always there, since timed outputs are compared with its own."""
+        return ("eager", *(name for name in self._timed_baselines() if name != "eager"))
+
+
+def _does_little(check_set: CheckSet) -> bool:
+    """Whether a call's work takes less than a microsecond, whatever the reference needs for it."""
+    return check_set.variants[0].bytes_moved < _LITTLE_BYTES and check_set.flops < _LITTLE_FLOPS

@@ -1,0 +1,1 @@
+"""What runs inside a sandbox. The referee names it by its entry and never imports it."""

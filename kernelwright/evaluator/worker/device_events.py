@@ -1,0 +1,59 @@
+"""What a worker can say itself of its time on a GPU: kernels by torch's profiler, calls by events. Claims, all of it.
+
+Worker side. The candidate lives in the same process and can forge every number; the referee shows them as what they are
+and decides by its own clock.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.evaluator.profile.events import claims
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator.worker.device_memory import DeviceMemory
+
+_MOST_KERNELS = 64  # of each call: both fit into one message
+_FLUSH_BYTES = 256 << 20  # more than twice any L2 cache
+
+
+def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: DeviceMemory) -> list[dict[str, Any]] | None:
+    """The kernels of one call, the longest first, as ``profile.events.claims`` has them; None where none is seen."""
+    from torch.profiler import ProfilerActivity, profile
+
+    memory.synchronize()
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            forward(*inputs)
+            memory.synchronize()
+        with tempfile.NamedTemporaryFile(suffix=".json") as trace:
+            profiler.export_chrome_trace(trace.name)
+            return claims(json.load(trace))[:_MOST_KERNELS]
+    except (AssertionError, RuntimeError, OSError, ValueError):  # no CUPTI, or no permission
+        return None
+
+
+def event_times(
+    forward: Callable[..., Any], slots: Sequence[Sequence[Any]], memory: DeviceMemory, calls: int
+) -> list[float]:
+    """Milliseconds of each of some calls, from an event before to an event after it; caches are flushed before each.
+
+    The second event comes when all streams are idle, so that a few microseconds of waiting are part of it.
+    """
+    import torch
+
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=memory.device)
+    times = []
+    with torch.no_grad():
+        for call in range(calls):
+            flush.zero_()
+            memory.forget_persisting_lines()
+            memory.synchronize()
+            before = memory.event()
+            forward(*slots[call % len(slots)])
+            memory.synchronize()
+            times.append(memory.ms_since(before))
+    return times

@@ -1,0 +1,219 @@
+"""A worker's side of the door: shared memory as tensors, reveals answered, outputs described.
+
+The candidate lives in the same process; what is written here is a claim.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.calls import flatten_outputs
+
+if TYPE_CHECKING:
+    import torch
+
+    from kernelwright.evaluator.worker.device_memory import DeviceMemory
+
+
+class Mapped:
+    """A shared-memory file in this process, and tensors over it."""
+
+    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self.view = mmap.mmap(fd, size, mmap.MAP_SHARED, protection)
+        os.close(fd)
+
+    def tensor(self, spec: wire.TensorSpec, base: int = 0) -> torch.Tensor:
+        """The tensor that lies at ``base + spec.offset``; a read-only mapping makes writing to it a crash."""
+        import torch
+
+        dtype = getattr(torch, spec.dtype)
+        if spec.elements == 0:
+            return torch.empty(spec.shape, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            flat = torch.frombuffer(self.view, dtype=dtype, count=spec.elements, offset=base + spec.offset)
+        return flat.as_strided(spec.shape, spec.stride)
+
+    def bytes(self, size: int) -> torch.Tensor:
+        """The first ``size`` bytes, (size,) uint8."""
+        import torch
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.frombuffer(self.view, dtype=torch.uint8, count=size)
+
+    def touch(self) -> None:
+        """Faults every page in, so that no call pays for it."""
+        self.bytes(len(self.view))[::4096].sum()
+
+
+class Door:
+    """The worker's side of ``door.c``."""
+
+    def __init__(self, library_fd: int, reveal_fd: int, answer_fd: int) -> None:
+        library = ctypes.PyDLL(f"/proc/self/fd/{library_fd}")
+        self._reveal = mmap.mmap(reveal_fd, wire.REVEAL_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._answer = mmap.mmap(answer_fd, wire.ANSWER_BYTES, mmap.MAP_SHARED)
+        os.close(reveal_fd)
+        os.close(answer_fd)  # library_fd stays open: dlopen knows a library by its path, so the number must not return
+        self._nonce = ctypes.c_uint64(0)
+        self.words = memoryview(self._answer).cast("q")
+        self._exchange = library.kw_exchange
+        self._exchange.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        self._exchange.restype = ctypes.c_int64
+        self._idle = library.kw_idle
+        self._idle.argtypes = self._exchange.argtypes
+        self._idle.restype = None
+        self.digest = library.kw_digest
+        self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
+        self.digest.restype = ctypes.c_uint64
+        self._read = library.kw_read
+        self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+        self._read.restype = ctypes.c_uint64
+        self._answer_address = ctypes.addressof(ctypes.c_char.from_buffer(self._answer))
+        self._reveal_address = _readonly_address(self._reveal)
+
+    def serve(
+        self,
+        forward: Callable[..., Any],
+        slots: Sequence[Sequence[Any]],
+        *,
+        yielding: bool,
+        numbers: dict[Any, int],
+        take_weights: Callable[[int], None],
+    ) -> None:
+        """Answers reveals until it is told to leave.
+
+        ``numbers`` gives each torch dtype its code. A reveal below LEAVE asks for other weights and is no call.
+        """
+        import torch
+
+        exchange, words = self._exchange, self.words
+        arguments = self._at_the_door(yielding)
+        tensor = torch.Tensor
+        described: list[Any] = []
+        while True:
+            slot = exchange(*arguments)
+            if slot < 0:
+                if slot == wire.LEAVE:
+                    return
+                take_weights(wire.LEAVE - 1 - slot)
+                continue
+            result = forward(*slots[slot])
+            outputs = (result,) if type(result) is tensor else flatten_outputs(result)
+            for j, output in enumerate(outputs):
+                try:
+                    layout = (output.shape, output.stride(), output.dtype)
+                except RuntimeError:
+                    raise unfit(output) from None
+                at = wire.ANSWER_HEADER_WORDS + j * wire.ROW_WORDS
+                if j >= len(described) or described[j] != layout:
+                    _describe(words, at, output, numbers)
+                    described[j:] = [layout]
+                words[at] = output.data_ptr()
+            words[8] = len(outputs)
+
+    def serve_on_device(
+        self,
+        forward: Callable[..., Any],
+        slots: Sequence[Sequence[Any]],
+        memory: DeviceMemory,
+        *,
+        yielding: bool,
+        keep: bool,
+        take_weights: Callable[[int], None],
+    ) -> list[tuple[Any, ...]]:
+        """Answers reveals with digests of the outputs, which stay on the device, until it is told to leave.
+
+        Returns:
+            The outputs of all calls since the pool was last refreshed, where ``keep`` asks for them.
+        """
+        import torch
+
+        numbers = {torch.int64: wire.DTYPES.index("int64")}
+        exchange, words, at = self._exchange, self.words, wire.ANSWER_HEADER_WORDS
+        arguments = self._at_the_door(yielding)
+        kept: list[tuple[Any, ...]] = []
+        described = -1
+        while True:
+            slot = exchange(*arguments)
+            if slot == wire.LEAVE:
+                return kept
+            if slot == wire.REFRESH:
+                kept.clear()
+                memory.refresh()
+                continue
+            if slot < 0:
+                take_weights(wire.LEAVE - 1 - slot)
+                memory.synchronize()
+                continue
+            outputs = flatten_outputs(forward(*slots[slot]))
+            memory.digest(outputs, self._nonce.value)
+            if keep:
+                kept.append(outputs)
+            if described != len(outputs):
+                described = len(outputs)
+                _describe(words, at, memory.digests[:described], numbers)
+                words[at] = memory.digests.data_ptr()
+            words[8] = 1
+
+    def serve_idle(self, *, yielding: bool) -> None:
+        """Acknowledges every reveal at once: what the door itself costs."""
+        self._idle(*self._at_the_door(yielding))
+
+    def _at_the_door(self, yielding: bool) -> tuple[int, int, int, int]:
+        return self._reveal_address, self._answer_address, ctypes.addressof(self._nonce), int(yielding)
+
+    def read_only_forward(self, slots: Sequence[Sequence[Any]], *, abreast: bool) -> Callable[[int], int]:
+        """A trusted call that does nothing but read the given tensors of a slot, in one stream or in four abreast.
+
+        It returns the sum of their whole words of eight bytes, modulo 2⁶⁴.
+        """
+        tables = [
+            (ctypes.c_int64 * (2 * len(tensors)))(*(v for t in tensors for v in (t.data_ptr(), t.nbytes)))
+            for tensors in slots
+        ]
+        read = self._read
+        return lambda slot: read(tables[slot], len(tables[slot]) // 2, int(abreast))
+
+
+def unfit(output: torch.Tensor) -> TypeError:
+    """What is wrong with an output that has no strides, or no one shape: it is sparse, nested, or not of this CPU."""
+    from kernelwright.datasets._runtime import tensor_objection
+
+    return TypeError(f"an output {tensor_objection(output, 'output') or 'is no dense tensor'}")
+
+
+def describe(output: torch.Tensor) -> list[Any]:
+    """Address, dtype, shape and stride of an output, as the referee is told of it."""
+    dtype = str(output.dtype).removeprefix("torch.")
+    return [output.data_ptr(), dtype, list(output.shape), list(output.stride())]
+
+
+def _readonly_address(mapping: mmap.mmap) -> int:
+    import numpy
+
+    return int(numpy.frombuffer(mapping, dtype=numpy.uint8).ctypes.data)
+
+
+def _describe(words: memoryview, at: int, output: Any, numbers: dict[Any, int]) -> None:
+    shape, stride = tuple(output.shape), tuple(output.stride())
+    if len(shape) > wire.MAX_DIMENSIONS or output.layout.__repr__() != "torch.strided":
+        raise unfit(output)
+    if output.device.type != "cpu":
+        raise TypeError(f"an output lies on {output.device}; a tensor of the CPU is expected")
+    code = numbers.get(output.dtype, -1)
+    span = 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    words[at + 1] = span * output.element_size()
+    words[at + 2] = code
+    words[at + 3] = len(shape)
+    for k in range(len(shape)):
+        words[at + 4 + k] = shape[k]
+        words[at + 4 + wire.MAX_DIMENSIONS + k] = stride[k]

@@ -1,0 +1,509 @@
+"""What the oracle computes beside the reference's answer: float64 outputs, and how far honest rounding may stray.
+
+Runs in the oracle's sandbox (torch, no pydantic). The error scale is Monte-Carlo arithmetic at the level of operators:
+float64 runs of the model in which the inputs, the parameters, and the output of every operator that rounds are
+multiplied by ``1 + u xi``, ``xi`` standard normal, ``u`` the unit roundoff of the problem's dtype, or of the wider one
+that the reference chose for this operator (D. S. Parker, "Monte Carlo arithmetic", UCLA CSD-970002, 1997; operators
+instead of instructions, as one kernel may fuse many).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from kernelwright.datasets._runtime import LOW_FLOATS, DispatchMode, in_double
+from kernelwright.evaluator.accuracy.budget import Reduction
+from kernelwright.evaluator.wire.calls import Call, CallPlan, module_state
+from kernelwright.evaluator.worker.operators import is_exact, reduction
+
+_UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of all wider ones that of float32 counts
+_FLOAT32_ROUNDOFF = 2.0**-24
+_NOISE_POOL = 1 << 18  # random factors made once per call; operators read windows at random offsets (randn costs 10x)
+_NOISE_WINDOW = 1 << 17
+_ROW_ELEMENTS = 16  # fewer errors than this are too few for a root mean square
+
+
+class IndexRule(NamedTuple):
+    """How to judge an output that holds indices: by the value that each index points at.
+
+    values: float64, the tensor that was searched. scale: float64, its Monte-Carlo deviation, same shape.
+    dim: the searched dimension. distinct: whether the indices along ``dim`` must differ (sort, topk).
+    """
+
+    values: Tensor
+    scale: Tensor
+    dim: int
+    distinct: bool
+
+
+class OutputScales(NamedTuple):
+    """The reference's answer for one output, and its error scale.
+
+    kind: ``float`` (also complex, as pairs of reals), ``exact`` (integers and booleans) or ``index``.
+    ref64: output of the float64 model (float64, or the output's own integer dtype). ref_low: the reference's own
+    output in the problem's dtype. mca_rms: float64, same shape; root mean square deviation over the runs (for
+    ``exact``: the largest deviation seen anywhere, zero where the answer is certain).
+    low_row_rms: float64, broadcastable; row-wise root mean square of ``ref_low - ref64`` (zero for integers).
+    """
+
+    kind: Literal["float", "exact", "index"]
+    ref64: Tensor
+    mca_rms: Tensor
+    low_row_rms: Tensor
+    ref_low: Tensor
+    index: IndexRule | None = None  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
+
+
+class ReferenceScales(NamedTuple):
+    """Everything that the referee needs to judge one draw of inputs."""
+
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[OutputScales, ...]
+
+
+class Reductions(DispatchMode):
+    """Records what every operator sums up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: set[Reduction] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        found = reduction(_name(func), args, kwargs or {}, result)
+        if found is not None:
+            self._found.add(found)
+        return result
+
+    @property
+    def found(self) -> tuple[Reduction, ...]:
+        """Those that decide a budget: none of the others decides them."""
+        return tuple(sorted(r for r in self._found if not any(o.decides(r) for o in self._found if o != r)))
+
+
+class OperatorRoundoffs(DispatchMode):
+    """Records in ``found`` the unit roundoff of each rounding operator's results, in the dtypes that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[float] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not (is_exact(_name(func)) or _is_view(func)):
+            items = result if isinstance(result, (tuple, list)) else (result,)
+            dtypes = [item.dtype for item in items if isinstance(item, Tensor)]
+            self.found.append(max((_UNIT_ROUNDOFF.get(dtype, _FLOAT32_ROUNDOFF) for dtype in dtypes), default=0.0))
+        return result
+
+
+class MonteCarloArithmetic(DispatchMode):
+    """Multiplies every float64 (or complex128) result of a rounding operator by ``1 + unit_roundoff * xi``.
+
+    Views, copies, comparisons and other operators that do not round are left alone, so are integers and booleans.
+    In-place operators and ``out=`` change the tensor that they wrote.
+    """
+
+    def __init__(self, unit_roundoff: float, generator: torch.Generator, by_operator: Sequence[float] = ()) -> None:
+        """``by_operator``: smaller roundoffs of the rounding operators in their order, as :class:`OperatorRoundoffs`
+        found them; inputs and parameters, which nobody has to round, get the smallest of all."""
+        super().__init__()
+        self._generator = generator
+        noise = torch.randn(_NOISE_POOL, dtype=torch.float64, generator=generator)
+        self._pools = {noise.device: noise}
+        self._largest = unit_roundoff
+        self._by_operator = [min(u, unit_roundoff) for u in by_operator]
+        self._factors: dict[tuple[float, torch.device], Tensor] = {}
+        self.rewind()
+
+    def rewind(self) -> None:
+        """What comes next is the inputs, and then the first operator."""
+        self._at = 0
+        self._use(min(self._by_operator, default=self._largest))
+
+    def _use(self, unit_roundoff: float) -> None:
+        self._current = unit_roundoff
+
+    def _factors_on(self, device: torch.device) -> Tensor:
+        """The factors of the present roundoff, where they are to be used."""
+        key = self._current, device
+        if key not in self._factors:
+            if device not in self._pools:
+                self._pools[device] = next(iter(self._pools.values())).to(device)
+            self._factors[key] = self._pools[device] * self._current + 1.0
+        return self._factors[key]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if is_exact(_name(func)) or _is_view(func):
+            return result
+        self._use(self._by_operator[self._at] if self._at < len(self._by_operator) else self._largest)
+        self._at += 1
+        for item in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(item, Tensor):
+                self.perturb_(item)
+        return result
+
+    def perturb_(self, tensor: Tensor) -> None:
+        """Multiply ``tensor`` in place where it is float64 or complex128."""
+        if tensor.dtype == torch.complex128:
+            tensor = torch.view_as_real(tensor)
+        if tensor.dtype != torch.float64 or tensor.numel() == 0:
+            return
+        if tensor.is_contiguous():
+            self._perturb_flat(tensor.view(-1))
+        else:
+            factors = torch.ones(tensor.shape, dtype=torch.float64, device=tensor.device)
+            self._perturb_flat(factors.view(-1))
+            tensor.mul_(factors)
+
+    def _perturb_flat(self, flat: Tensor) -> None:
+        windows = flat.split(_NOISE_WINDOW)
+        limit = _NOISE_POOL - _NOISE_WINDOW + 1
+        offsets = torch.randint(limit, (len(windows),), generator=self._generator).tolist()
+        factors = self._factors_on(flat.device)
+        for window, offset in zip(windows, offsets, strict=True):
+            window.mul_(factors[offset : offset + window.numel()])
+
+
+class _IndexSources(DispatchMode):
+    """Remembers which tensor an index came from: argmax, argmin, max, min, sort and topk over one dimension."""
+
+    _SEARCHES: Mapping[str, int | None] = {
+        "argmax": None,
+        "argmin": None,
+        "max": 1,
+        "min": 1,
+        "sort": 1,
+        "topk": 1,
+        "argsort": None,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sources: dict[int, tuple[Tensor, int, bool]] = {}
+        self._alive: list[Tensor] = []  # keeps addresses from being used again
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = _name(func)
+        if name in self._SEARCHES:
+            self._remember(name, self._SEARCHES[name], _bound(func, args, kwargs), result)
+        elif name in ("_to_copy", "clone") and isinstance(args[0], Tensor) and args[0].data_ptr() in self._sources:
+            self._sources[result.data_ptr()] = self._sources[args[0].data_ptr()]
+            self._alive.append(result)
+        return result
+
+    def _remember(self, name: str, position: int | None, bound: Mapping[str, Any], result: Any) -> None:
+        indices = result if position is None else result[position] if isinstance(result, (tuple, list)) else None
+        values: Tensor = bound["self"]
+        if not isinstance(indices, Tensor) or not values.dtype.is_floating_point or values.numel() == 0:
+            return
+        dim = bound.get("dim")
+        if dim is None:
+            values, dim = (values.reshape(-1), 0) if name.startswith("arg") else (values, -1)
+        distinct = name in ("sort", "topk", "argsort")
+        values = values.detach().clone()  # an in-place operator may follow
+        self._sources[indices.data_ptr()] = (values, int(dim) % max(values.ndim, 1), distinct)
+        self._alive.append(indices)
+
+    def source(self, output: Tensor) -> tuple[Tensor, int, bool] | None:
+        """The searched tensor, its dimension and whether indices are distinct; None where ``output`` is no index."""
+        return self._sources.get(output.data_ptr())
+
+
+def flatten_outputs(value: Any) -> list[Tensor]:
+    """The tensors of a forward's return value in order: tensors, numbers, and nested sequences or mappings of them.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(value, Tensor):
+        return [torch.view_as_real(value.resolve_conj()) if value.is_complex() else value]
+    if value is None:
+        return []
+    if isinstance(value, (bool, int, float)):
+        return [torch.tensor(value)]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in flatten_outputs(item)]
+    raise TypeError(f"forward returned {type(value).__name__}, not tensors")
+
+
+class NotInDouble(RuntimeError):
+    """The float64 twin of a reference does not run."""
+
+
+class PlannedModel(nn.Module):  # type: ignore[misc]
+    """A module whose forward is one call by ``plan``: with hidden inputs, and all that counts as an output."""
+
+    def __init__(self, model: nn.Module, plan: CallPlan, *, in_double: bool = False) -> None:
+        """``in_double``: it is a float64 twin, and what it raises says so."""
+        super().__init__()
+        self.model = model
+        self._plan = plan
+        self._in_double = in_double
+
+    def forward(self, *arguments: Any) -> tuple[Any, ...]:
+        """The outputs; the written buffers start from what they hold when this is called.
+
+        Raises:
+            NotInDouble: what the twin raised, as its cause.
+        """
+        try:
+            return self._outputs(arguments)
+        except Exception as error:
+            if not self._in_double:
+                raise
+            raise NotInDouble(f"{type(error).__name__}: {error}") from error
+
+    def _outputs(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._plan.plain:
+            return tuple(flatten_outputs(self.model(*arguments)))
+        state = dict(module_state(self.model))
+        initial = {name: [state[name].detach().clone()] for name in self._plan.buffers}
+        return Call(self.model, self._plan, state, initial)(*arguments)
+
+
+class SameDraws(DispatchMode):
+    """Lets the first run draw random numbers and gives the same ones to all later runs, in their own precision.
+
+    Generators give other numbers in float64 than in float32 for one seed; the truth is about the rounding, not about
+    that. Use one object for all runs and call :meth:`rewind` before each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: list[Any] = []
+        self._next: int | None = None
+
+    def rewind(self) -> None:
+        """The next run meets the first one's draws from the beginning."""
+        self._next = 0 if self._drawn or self._next is not None else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if _name(func) == "native_dropout":
+            return self._dropout(func, args, kwargs)
+        result = func(*args, **kwargs)
+        drawn = self._recall(result)
+        if isinstance(result, Tensor) and isinstance(drawn, Tensor) and result.shape == drawn.shape:
+            if _writes_self(func):
+                result.copy_(drawn)
+            else:
+                result = drawn.to(result.dtype)
+        return result
+
+    def _dropout(self, func: Any, args: Any, kwargs: Any) -> Any:
+        x, p = args[0], float(args[1])
+        _, mask = func(*args, **kwargs)
+        mask = self._recall(mask)
+        return x * mask.to(x.dtype) * (1.0 / (1.0 - p) if p < 1.0 else 0.0), mask
+
+    def _recall(self, result: Any) -> Any:
+        if self._next is None:
+            self._drawn.append(result.detach().clone() if isinstance(result, Tensor) else result)
+            return result
+        drawn = self._drawn[self._next] if self._next < len(self._drawn) else result
+        self._next += 1
+        return drawn
+
+
+def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, seed: int) -> Tensor:
+    """In which direction each element of one input moves the outputs, int8 in {-1, 0, 1} of that input's shape.
+
+    That is the sign of the slope of the sum of all float outputs, each with a random sign; zeros where autograd cannot
+    tell. ``model`` computes in float64 and is given copies.
+    """
+    values = [x.double().clone() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    moved = values[position].requires_grad_()
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        with torch.enable_grad():
+            outputs = [y for y in flatten_outputs(model(*values)) if y.requires_grad]
+            signs = [(2.0 * torch.randint(2, y.shape, generator=generator) - 1.0).to(y.device) for y in outputs]
+            total = sum((y * sign).sum() for y, sign in zip(outputs, signs, strict=True))
+            (slope,) = torch.autograd.grad(total, moved, allow_unused=True) if outputs else (None,)
+    except RuntimeError:  # written in place, or no derivative
+        slope = None
+    return torch.zeros_like(moved, dtype=torch.int8) if slope is None else slope.sign().to(torch.int8)
+
+
+def reductions(fn: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Reduction, ...]:
+    """What the operators of ``fn(*inputs)`` sum up, as far as it decides an error budget."""
+    mode = Reductions()
+    _forward(fn, inputs, seed=0, modes=(mode,))
+    return mode.found
+
+
+def reference_scales(
+    model64: Callable[..., Any],
+    model_low: Callable[..., Any],
+    inputs: Sequence[Any],
+    *,
+    unit_roundoff: float,
+    by_operator: bool = False,
+    runs: int = 8,
+    seed: int = 0,
+) -> ReferenceScales:
+    """Run the reference in its own dtype, in float64, and ``runs`` times under Monte-Carlo arithmetic.
+
+    Args:
+        model64: the model in float64 (see ``datasets._double``); where it is a module, its parameters are perturbed
+            too, and its state is put back after every run. A function that takes weights as inputs works as well.
+        model_low: the model as the problem states it; its state is put back likewise.
+        inputs: arguments of forward in the problem's dtype; never changed. Float tensors go to float64.
+        unit_roundoff: ``u`` of the problem's dtype, 2**-24 for float32.
+        by_operator: operators that ``model_low`` does in a wider dtype round as that one does.
+        seed: torch's global RNG is set to it before every forward (dropout), and restored afterwards.
+
+    Raises:
+        TypeError: the forward returns something that is no tensor.
+    """
+    inputs64 = [x.double() if isinstance(x, Tensor) and x.dtype in LOW_FLOATS else x for x in inputs]
+    draws = SameDraws()
+    roundoffs = OperatorRoundoffs()
+    low = _forward(model_low, inputs, seed, modes=(roundoffs, draws))
+    draws.rewind()
+    counter, sources = Reductions(), _IndexSources()
+    exact = _forward(model64, inputs64, seed, modes=(in_double(), counter, sources, draws))
+    rules = [None if y.is_floating_point() else sources.source(y) for y in exact]
+    spread = _Spread(exact, rules)
+    generator = torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
+    mode = MonteCarloArithmetic(unit_roundoff, generator, roundoffs.found if by_operator else ())
+    for _ in range(runs):
+        mode.rewind()
+        sources = _IndexSources()
+        draws.rewind()
+        modes = (in_double(), sources, mode, draws)
+        spread.add(_forward(model64, inputs64, seed, modes=modes, noise=mode), sources)
+    outputs = tuple(spread.scales(i, y, y_low, runs) for i, (y, y_low) in enumerate(zip(exact, low, strict=True)))
+    return ReferenceScales(counter.found, outputs)
+
+
+class _Spread:
+    """Sums squared deviations from the float64 answer over the runs."""
+
+    def __init__(self, exact: Sequence[Tensor], rules: Sequence[tuple[Tensor, int, bool] | None]) -> None:
+        self._exact = exact
+        self._rules = rules
+        self._sums = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in exact]
+        self._value_sums = [None if rule is None else torch.zeros_like(rule[0]) for rule in rules]
+
+    def add(self, outputs: Sequence[Tensor], sources: _IndexSources) -> None:
+        for i, (y, exact) in enumerate(zip(outputs, self._exact, strict=True)):
+            if exact.is_floating_point():
+                self._sums[i] += _deviation(y, exact).square()
+            else:
+                self._sums[i] = torch.maximum(self._sums[i], (y.double() - exact.double()).abs())
+            found, rule, value_sum = sources.source(y), self._rules[i], self._value_sums[i]
+            if found is not None and rule is not None and value_sum is not None:
+                value_sum += _deviation(found[0], rule[0]).square()
+
+    def scales(self, i: int, exact: Tensor, low: Tensor, runs: int) -> OutputScales:
+        rule, value_sum = self._rules[i], self._value_sums[i]
+        if exact.is_floating_point():
+            rms = (self._sums[i] / max(runs, 1)).sqrt()
+            return OutputScales("float", exact, rms, _row_rms(_deviation(low, exact)), low)
+        slack = torch.maximum(self._sums[i], (low.double() - exact.double()).abs())
+        zero = torch.zeros((), dtype=torch.float64, device=exact.device)
+        if rule is None or value_sum is None:
+            return OutputScales("exact", exact, slack, zero, low)
+        index = IndexRule(rule[0], (value_sum / max(runs, 1)).sqrt(), rule[1], rule[2])
+        return OutputScales("index", exact, torch.zeros_like(slack), zero, low, index)
+
+
+def _deviation(y: Tensor, exact: Tensor) -> Tensor:
+    """``y - exact`` in float64; 0 where ``exact`` is not finite, ``|exact|`` where only ``y`` is not."""
+    finite = exact.isfinite()
+    difference = torch.where(finite, y.double() - exact, 0.0)
+    return torch.where(difference.isfinite(), difference, exact.abs())
+
+
+def _row_rms(error: Tensor) -> Tensor:
+    """Root mean square over the smallest block of trailing dimensions with at least 16 elements, broadcastable."""
+    if error.numel() == 0 or error.ndim == 0:
+        return error.abs()
+    first, elements = error.ndim, 1
+    while first > 0 and elements < _ROW_ELEMENTS:
+        first -= 1
+        elements *= error.shape[first]
+    return error.square().mean(dim=tuple(range(first, error.ndim)), keepdim=True).sqrt()
+
+
+def _forward(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    seed: int,
+    *,
+    modes: Sequence[AbstractContextManager[Any]] = (),
+    noise: MonteCarloArithmetic | None = None,
+) -> list[Tensor]:
+    """The outputs of one forward under ``modes``, from the same RNG and module state every time.
+
+    ``noise`` perturbs the inputs and parameters beforehand. An output that is module state is copied.
+    """
+    arguments = _cloned(inputs)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _restored(fn), ExitStack() as stack:
+        if noise is not None:
+            parameters = list(fn.parameters()) if isinstance(fn, nn.Module) else []
+            for tensor in [*arguments, *parameters]:
+                if isinstance(tensor, Tensor):
+                    noise.perturb_(tensor)
+        torch.manual_seed(seed)
+        for mode in modes:
+            stack.enter_context(mode)
+        outputs = flatten_outputs(fn(*arguments))
+        stack.close()
+        state = {tensor.data_ptr() for tensor in _state(fn)}
+        return [y.detach().clone() if y.data_ptr() in state else y.detach() for y in outputs]
+
+
+def _cloned(inputs: Sequence[Any]) -> list[Any]:
+    return [x.detach().clone() if isinstance(x, Tensor) else copy.deepcopy(x) for x in inputs]
+
+
+def _state(fn: Callable[..., Any]) -> list[Tensor]:
+    return [*fn.parameters(), *fn.buffers()] if isinstance(fn, nn.Module) else []
+
+
+@contextmanager
+def _restored(fn: Callable[..., Any]) -> Iterator[None]:
+    """Put parameters and buffers of a module back afterwards (running statistics, perturbed weights)."""
+    saved = [(tensor, tensor.detach().clone()) for tensor in _state(fn)]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in saved:
+                tensor.copy_(value)
+
+
+def _name(func: Any) -> str:
+    """An operator's name without namespace, overload, or the underscore of its in-place form."""
+    return str(func._schema.name).split("::")[-1].rstrip("_")
+
+
+def _is_view(func: Any) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _writes_self(func: Any) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and returns[0].alias_info.is_write
+
+
+def _bound(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an operator by name, positional ones included."""
+    names = [argument.name for argument in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}

@@ -1,0 +1,617 @@
+"""What runs inside the sandbox: one process that holds a candidate (contestant) or the reference (twin).
+
+It is handed a socket to the referee and does what it is told: load, construct, take weights, map slots, enter the
+door. It knows no seed, no expected output and no clock. The candidate lives in the same process and may do to this code
+whatever it likes; nothing that leaves here is more than a claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import linecache
+import os
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kernelwright import inline
+from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.calls import (
+    STRUCTURE_CHARS,
+    Call,
+    CallPlan,
+    StateMismatch,
+    flatten_outputs,
+    match_state,
+    module_state,
+    renamed,
+    state_layout,
+    structure_of,
+)
+from kernelwright.evaluator.worker.door import Door, Mapped, describe
+from kernelwright.evaluator.worker.heap import fill_holes
+from kernelwright.evaluator.worker.races import Product, Quiet, RaceWatch, tensor_spans
+from kernelwright.sandbox.messages import recv_message, send_message
+
+if TYPE_CHECKING:
+    import torch
+
+    from kernelwright.evaluator.worker.device_memory import DeviceMemory
+    from kernelwright.evaluator.worker.guard import Guard
+
+_TEXT_LIMIT = 2000
+_SCATTERED_BLOCKS = 16  # of up to 64 KB each
+_CALLS_BYTES = 48_000
+_PATIENCE_S = 24 * 3600.0  # the referee ends a worker, not the other way round
+
+
+class Fault(Exception):
+    """Something that the held code did wrong; travels to the referee as an error message."""
+
+    def __init__(self, phase: str, kind: str, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.phase, self.kind, self.message, self.line = phase, kind, message[:_TEXT_LIMIT], line
+
+
+def main(sock: socket.socket) -> None:
+    """Serve the referee until it says quit or goes away."""
+    Runner(sock).serve()
+
+
+# ------------------------------------------------------------------------------------------------ loading sources
+
+
+def load_candidate(source: str) -> types.ModuleType:
+    """Executes a candidate file (its knobs are set in the text already) as a module with readable tracebacks."""
+    filename, name = "<candidate>", "kernelwright_candidate"
+    module = types.ModuleType(name)
+    module.__file__ = filename
+    sys.modules[name] = module
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def fault_line(error: BaseException, filename: str) -> int | None:
+    """The last line inside ``filename`` that the error's traceback passes through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename]
+    if not lines and isinstance(error, SyntaxError):
+        return error.lineno
+    return lines[-1] if lines else None
+
+
+@contextlib.contextmanager
+def blamed(phase: str, filename: str) -> Iterator[None]:
+    """Turns whatever the held code raises into a Fault; a process boundary."""
+    try:
+        yield
+    except Fault:
+        raise
+    except BaseException as error:  # noqa: BLE001 - untrusted code may raise anything, SystemExit included
+        kind = type(error).__name__
+        raise Fault(phase, kind, f"{kind}: {error}", fault_line(error, filename)) from None
+
+
+# ------------------------------------------------------------------------------------------------ the runner
+
+
+class Runner:
+    """One worker: answers the referee's requests one by one. The oracle adds requests of its own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.role = ""
+        self.filename = ""
+        self.source = ""
+        self.module: types.ModuleType | None = None
+        self.model: Any = None
+        self.forward: Callable[..., Any] | None = None
+        self.slots: list[list[Any]] = []
+        self.pool: Mapped | None = None
+        self.door: Door | None = None
+        self.mode = "eval"
+        self.checked_by = ""  # "interpreter" or "emulator" where a GPU's kernels are checked on the CPU, or "device"
+        self.plan = CallPlan()
+        self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
+        self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
+        self.storages: list[torch.UntypedStorage] = []  # of these, to outlive whatever the candidate does
+        self.call: Call | None = None
+        self.guard: Guard | None = None
+        self.memory: DeviceMemory | None = None  # where a device is there to compute on
+        self.products: list[Product] = []  # what it was given to run
+        self.kept: list[tuple[Any, ...]] = []  # outputs on it, of the calls of the last window
+        fill_holes()
+        # Forks of one zygote share its heap's layout, and where tensors lie is worth a per cent of a kernel's time: the
+        # same in every process of a role, it would be taken for a difference between the roles.
+        self.scattered = [bytearray(int.from_bytes(os.urandom(2), "little")) for _ in range(_SCATTERED_BLOCKS)]
+
+    def serve(self) -> None:
+        """Read a request, do it, answer; leave at ``quit``."""
+        while True:
+            request, fds = recv_message(self.sock, timeout_s=_PATIENCE_S)
+            operation = request.pop("op", "")
+            if operation == "quit":
+                return
+            try:
+                reply = getattr(self, f"do_{operation}")(fds=fds, **request)
+                send_message(self.sock, {"ok": True, **(reply or {})})
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a process boundary: it is told
+                fault = error if isinstance(error, Fault) else self._unforeseen(operation, error)
+                send_message(
+                    self.sock,
+                    {
+                        "ok": False,
+                        "phase": fault.phase,
+                        "kind": fault.kind,
+                        "message": fault.message,
+                        "line": fault.line,
+                    },
+                )
+
+    def _unforeseen(self, operation: str, error: BaseException) -> Fault:
+        """What an exception outside of everything that is blamed on the held code is as a fault."""
+        traceback.print_exception(error)
+        kind = type(error).__name__
+        held = self.filename or str(getattr(self.module, "__file__", ""))
+        return Fault(operation, kind, f"{kind}: {error}", fault_line(error, held))
+
+    # -- requests
+
+    def do_load(
+        self,
+        fds: list[int],
+        role: str,
+        mode: str,
+        threads: int,
+        checked_by: str = "",
+        ghost: bool = False,
+        device: str = "",
+        tf32: bool = False,
+    ) -> None:
+        """Take the door and the source; run a candidate's module code.
+
+        Args:
+            fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU
+                and what Triton has compiled for the candidate.
+            device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
+            tf32: whether torch's own products and convolutions of float32 may use TF32 there.
+            checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels;
+                ``device`` where there is; ``builder`` where kernels are built and not run.
+            ghost: launches of such kernels do nothing.
+        """
+        import torch
+
+        source_fd, *door_fds = fds[:4]
+        with os.fdopen(source_fd, "rb") as stream:
+            stream.seek(0)
+            self.source = stream.read().decode()
+        torch.set_num_threads(threads)
+        self.role, self.mode, self.checked_by = role, mode, checked_by
+        self.door = Door(*door_fds)
+        if device:
+            from kernelwright.evaluator.worker.device_memory import DeviceMemory
+
+            code = f"/proc/self/fd/{fds[4]}" if len(fds) > 4 else ""
+            self.memory = DeviceMemory(device, self.door.digest, code)
+            self.memory.keep_precision(tf32=tf32)
+        if role == "candidate":
+            self.filename = "<candidate>"
+            self._provide_builds()
+            self._provide_backend(fds[4:], ghost=ghost)
+            with blamed("import", self.filename), self._device_view():
+                self.module = load_candidate(self.source)
+                if not hasattr(self.module, "ModelNew"):
+                    raise Fault("import", "NoModelNew", "the file defines no class ModelNew")
+
+    def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any], plan: dict[str, Any]) -> None:
+        """Build the module for one variant; ``plan`` says what its calls consist of."""
+        arguments = [wire.decode_value(value) for value in init]
+        self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
+        if self.role == "candidate":
+            assert self.module is not None
+            with blamed("construct", self.filename), self._device_view():
+                self.model = self.module.ModelNew(*arguments)
+        else:
+            self.model = self._reference_model(arguments, variant)
+        with blamed("construct", self.filename):
+            if self.memory is not None:
+                self.model.to(self.memory.device)
+            self.model.train(self.mode == "train")
+        self.forward = self.model
+
+    def do_weights(
+        self, fds: list[int], stride: int, count: int, state: list[Any], required: list[str]
+    ) -> dict[str, Any]:
+        """Map ``count`` draws of the reference's state and copy the first into the module's own tensors.
+
+        Answers with address and strides of each, in the order of ``state``; None where the module has none.
+        """
+        import torch
+
+        specs = [wire.spec_from_json(item) for item in state]
+        arena = Mapped(fds[0], stride * count, writable=False)
+        with blamed("weights", self.filename):
+            own = dict(module_state(self.model))
+            state_map = getattr(self.module, "STATE_MAP", None)
+            try:
+                names = match_state(specs, state_layout(self.model), required, state_map)
+            except StateMismatch as mismatch:
+                raise Fault("weights", "StateMismatch", str(mismatch)) from None
+            found = [(spec, own[name]) for spec, name in zip(specs, names, strict=True) if name is not None]
+            self._refuse_subclasses(found)
+            self.named = {spec.name: tensor for spec, tensor in found}
+            self.weights = [
+                (tensor, [arena.tensor(spec, base=k * stride) for k in range(count)]) for spec, tensor in found
+            ]
+            self.take_weights(0)
+            self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
+            if self.memory is not None:  # nobody but this process can write there
+                return {"places": None, "renamed": renamed(specs, names, state_map)}
+            places = [_place(self.named.get(spec.name), spec) for spec in specs]
+            return {"places": places, "renamed": renamed(specs, names, state_map)}
+
+    def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
+        """Tensors of a class of their own would run its code while weights are copied, when no clock runs."""
+        import torch
+
+        for spec, tensor in found if self.role == "candidate" else ():
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                said = f"{spec.name} is a {type(tensor).__name__}; a torch.nn.Parameter or a plain tensor is expected"
+                raise Fault("weights", "StateMismatch", said)
+
+    def take_weights(self, draw: int) -> None:
+        """Copy one draw into the module's own tensors."""
+        import torch
+
+        with torch.no_grad():
+            for tensor, draws in self.weights:
+                _overwrite(tensor, draws[draw])
+        if self.call is not None:
+            self.call.draw = draw
+
+    def do_compile(self, fds: list[int], mode: str) -> None:
+        """Wrap the reference by torch.compile; the first call compiles."""
+        import torch
+        from torch._inductor import config
+
+        os.umask(0)  # its cache is shared with later twins of the same problem, which run under other users
+        config.cpp_cache_precompile_headers = False  # 5 s a process, even where the kernels are cached
+        config.compile_threads = 1  # a pool of compiler processes would outlive its fork
+        config.cpp.vec_isa_ok = True  # skips trial builds (1 s); the processor's flags are still asked
+
+        self.forward = torch.compile(self.model, mode=None if mode == "default" else mode)
+
+    def do_idle(self, fds: list[int], yielding: bool) -> None:
+        """Serve the door without computing or returning anything. Trusted workers only."""
+        assert self.door is not None
+        self.door.serve_idle(yielding=yielding)
+
+    def do_slots(
+        self, fds: list[int], size: int, count: int, stride: int, inputs: list[Any], written_stride: int
+    ) -> None:
+        """Map the pool and lay the arguments of every slot over it; those that are written lie in a second memory."""
+        self.slots = []
+        self.pool = Mapped(fds[0], size, writable=False)
+        self.pool.touch()
+        memories = [self.pool]
+        if written_stride:
+            memories.append(Mapped(fds[1], written_stride * count, writable=True))
+            memories[1].touch()
+        if self.memory is not None:
+            self.memory.map(list(zip(memories, (size, written_stride * count), strict=False)))
+            self.memory.refresh()
+
+        def argument(which: int, spec: wire.TensorSpec, base: int) -> torch.Tensor:
+            return memories[which].tensor(spec, base) if self.memory is None else self.memory.tensor(which, spec, base)
+
+        templates = [template(item) for item in inputs]
+        self.slots = [
+            [
+                argument(which, t, i * (stride, written_stride)[which]) if isinstance(t, wire.TensorSpec) else t
+                for which, t in templates
+            ]
+            for i in range(count)
+        ]
+        self.call = None if self.plan.plain else self._planned_call()
+
+    def do_enter(self, fds: list[int], yielding: bool, keep: bool = False) -> None:
+        """Serve the door until the referee says leave; ``keep`` outputs on a device, for :meth:`do_deliver`."""
+        import torch
+
+        assert self.door is not None
+        assert self.forward is not None
+        numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
+        forward = self.call or self.forward
+        if self._pretends:
+            forward = self._on_device(forward)
+        with blamed("forward", self.filename), torch.no_grad():
+            if self.memory is not None:
+                self.kept = self.door.serve_on_device(
+                    forward, self.slots, self.memory, yielding=yielding, keep=keep, take_weights=self.take_weights
+                )
+            else:
+                self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
+
+    def do_describe_kept(self, fds: list[int], calls: list[int]) -> dict[str, Any]:
+        """Address, dtype, shape and stride of each output of some ``calls`` of the last window."""
+        with blamed("forward", self.filename):
+            return {"outputs": [[describe(output) for output in self.kept[call]] for call in calls]}
+
+    def do_deliver(self, fds: list[int], size: int, calls: list[int], bytes: list[list[int]]) -> None:
+        """Copy the outputs of ``calls`` into the arena one behind another, of each the first ``bytes``."""
+        from kernelwright.evaluator.worker.device_memory import raw_bytes
+
+        assert self.memory is not None
+        arena, at = Mapped(fds[0], size, writable=True).bytes(size), 0
+        with blamed("forward", self.filename):
+            for call, limits in zip(calls, bytes, strict=True):
+                for output, limit in zip(self.kept[call], limits, strict=True):
+                    arena[at : at + limit] = raw_bytes(output, self.memory.device)[:limit].cpu()
+                    at += limit
+
+    def do_floor(self, fds: list[int], positions: list[int], abreast: bool) -> None:
+        """From now on a call only reads the slot's tensors at ``positions``. Trusted workers only."""
+        import torch
+
+        assert self.door is not None
+        tensors = [[slot[i] for i in positions] for slot in self.slots]
+        read = self.door.read_only_forward(tensors, abreast=abreast)
+        self.slots = [[i] for i in range(len(tensors))]
+        fixed = torch.zeros(1)
+
+        def forward(slot: int, keep_mapped: Any = tensors) -> torch.Tensor:
+            read(slot)
+            return fixed
+
+        self.forward, self.call = forward, None
+
+    def do_guard(self, fds: list[int], byte: int | None) -> dict[str, Any]:
+        """Poison and guard tensor memory from now on, filled with ``byte``; None ends it. What it found comes back."""
+        from kernelwright.evaluator.worker.guard import Guard
+
+        if self.memory is not None:
+            if byte is not None:
+                self.memory.poison(byte)
+            return {"violations": []}
+        if fds:
+            self.guard = Guard(fds[0])
+            self.guard.install()
+        if self.guard is None or self.guard.reason:
+            return {"violations": []}
+        if byte is None:
+            self.guard.off()
+        else:
+            self.guard.on(byte)
+        return {"violations": self.guard.violations()}
+
+    def do_trace(self, fds: list[int]) -> dict[str, Any]:
+        """Calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
+
+        Where a GPU's kernels are checked, ``launches`` says how many it launches, and how many the same call once more.
+        ``structure`` is how the outputs of a last call are nested.
+        """
+        import torch
+
+        from kernelwright.evaluator.worker.work import OperatorLog
+
+        log = OperatorLog()
+        forward = self.call or self.forward
+        assert forward is not None
+        if self.memory is not None:
+            self.memory.refresh()
+        if self.checked_by == "device":
+            return self._trace_on_device(forward)
+        if self._pretends:
+            forward = self._on_device(forward)
+        with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
+            first = self._launches(forward)
+        with blamed("forward", self.filename), torch.no_grad():
+            launches = [first, self._launches(forward)]
+            structure = structure_of(forward(*self.slots[0])) if self.plan.plain else ""
+        fits = len(json.dumps(calls)) <= _CALLS_BYTES  # a message holds 64 KB
+        return {
+            "operators": log.names(),
+            "flops": log.flops,
+            "steps": log.steps,
+            "calls": calls if fits else [],
+            "launches": launches if self._pretends else None,
+            "seen_launches": inline.seen_launches(),
+            "structure": structure[:STRUCTURE_CHARS],
+        }
+
+    def do_races(
+        self, fds: list[int], threads: int, last_first: bool, shadow_bytes: int, seconds: float
+    ) -> dict[str, Any]:
+        """A call on the first slot by products that are watched for data races, and what they saw."""
+        import torch
+
+        assert self.pool is not None
+        forward = self.call or self.forward
+        assert forward is not None
+        quiet = Quiet(self.pool.bytes(1).data_ptr(), len(self.pool.view))
+        with blamed("forward", self.filename), torch.no_grad():
+            watch = RaceWatch(self.products, tensor_spans(self.slots[0], self.named), quiet)
+            return watch.look(
+                lambda: flatten_outputs(forward(*self.slots[0])), threads, last_first, shadow_bytes, seconds
+            )
+
+    def do_probe(self, fds: list[int]) -> None:
+        """Compute something known on the device."""
+        assert self.memory is not None
+        with blamed("device", self.filename):
+            self.memory.see_it_works()
+
+    def do_events(self, fds: list[int], calls: int) -> dict[str, Any]:
+        """Milliseconds of some calls by events of this process itself, with caches flushed before each; a claim."""
+        from kernelwright.evaluator.worker.device_events import event_times
+
+        forward = self.call or self.forward
+        assert forward is not None
+        assert self.memory is not None
+        with blamed("forward", self.filename):
+            return {"ms": event_times(forward, self.slots, self.memory, calls)}
+
+    # -- helpers
+
+    @property
+    def _pretends(self) -> bool:
+        """Whether there is a CPU where the candidate sees a GPU."""
+        return self.checked_by in ("interpreter", "emulator")
+
+    def _trace_on_device(self, forward: Callable[..., Any]) -> dict[str, Any]:
+        """A trace where kernels run on a GPU; ``device`` is what its profiler saw of two calls on the same inputs."""
+        import torch
+
+        from kernelwright.evaluator.worker.device_events import kernels_of
+        from kernelwright.evaluator.worker.work import OperatorLog
+
+        assert self.memory is not None
+        log = OperatorLog()
+        with blamed("forward", self.filename), torch.no_grad():
+            with log:
+                forward(*self.slots[0])
+            seen = [kernels_of(forward, self.slots[0], self.memory) for _ in range(2)]
+            structure = structure_of(forward(*self.slots[0])) if self.plan.plain else ""
+        return {
+            "operators": log.names(),
+            "flops": log.flops,
+            "steps": log.steps,
+            "calls": [],
+            "launches": None,
+            "device": seen,
+            "structure": structure[:STRUCTURE_CHARS],
+        }
+
+    def _reference_model(self, arguments: list[Any], variant: dict[str, Any]) -> Any:
+        from kernelwright.datasets import _runtime
+
+        try:
+            self.module = _runtime.load_reference(self.source, variant)
+            model = _runtime.make_model(self.module, arguments)
+            if self.plan.on_device:
+                _runtime.mean_device(model)
+            return model
+        except _runtime.ReferenceFault as fault:
+            raise Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line) from None
+
+    def _provide_builds(self) -> None:
+        inline.set_product_provider(self._product)
+        inline.patch_load_inline(self._product)
+
+    def _provide_backend(self, fds: list[int], *, ghost: bool) -> None:
+        """Have kernels run, or not run, as ``checked_by`` and ``ghost`` say."""
+        if self.checked_by == "interpreter":
+            from kernelwright.evaluator.worker.triton import interpreter
+
+            interpreter.install()
+            if ghost:
+                interpreter.idle()
+        elif self.checked_by == "emulator":
+            inline.set_emulator(f"/proc/self/fd/{fds[0]}")
+        elif self.checked_by == "device":
+            from kernelwright.evaluator.worker.triton import launches as _triton_launches
+
+            if ghost:
+                _triton_launches.idle()
+            if len(fds) > 1:
+                with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
+                    _triton_launches.lay_down(f"/proc/self/fd/{fds[1]}")
+        elif self.checked_by == "builder":
+            inline.only_build()
+        if ghost and self.checked_by in ("emulator", "device"):
+            inline.make_idle()
+
+    def _product(self, request: Any) -> str:
+        """Ask the referee for a build product; the path of a sealed shared object comes back."""
+        source_fd = os.memfd_create("source")
+        with os.fdopen(source_fd, "wb", closefd=False) as stream:
+            stream.write(request.source.encode())
+        message = {"op": "build", "language": request.language, "name": request.name, "flags": list(request.flags)}
+        send_message(self.sock, message, fds=[source_fd])
+        os.close(source_fd)
+        reply, fds = recv_message(self.sock, timeout_s=_PATIENCE_S)
+        if not reply.get("ok"):
+            raise inline.BuildError("the build failed", log=str(reply.get("log", "")))
+        path = f"/proc/self/fd/{fds[0]}"
+        self.products.append(Product(path, request.language == "torch_extension"))
+        return path
+
+    def _launches(self, forward: Callable[..., Any]) -> int:
+        """Calls on the first slot; how many kernels the interpreter was told to launch."""
+        if not self._pretends:
+            forward(*self.slots[0])
+            return 0
+        from kernelwright.evaluator.worker.triton import interpreter
+
+        counting = interpreter.count_launches if self.checked_by == "interpreter" else inline.count_launches
+        with counting() as count:
+            forward(*self.slots[0])
+        return count[0]
+
+    def _planned_call(self) -> Call:
+        """The call as the plan has it; what the candidate lacks for it is the candidate's fault."""
+        draws = {id(tensor): values for tensor, values in self.weights}
+        initial = {name: draws[id(tensor)] for name, tensor in self.named.items()}
+        assert self.forward is not None
+        return Call(self.forward, self.plan, self.named, initial)
+
+    def _on_device(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        from kernelwright.evaluator.worker.triton import interpreter
+
+        next_order = interpreter.next_order if self.checked_by == "interpreter" else inline.next_order
+
+        def call(*arguments: Any) -> Any:
+            next_order()
+            with self._device_view():
+                return forward(*arguments)
+
+        return call
+
+    @contextlib.contextmanager
+    def _device_view(self) -> Iterator[None]:
+        if not self._pretends and self.checked_by != "builder":
+            yield
+            return
+        from kernelwright.datasets._runtime import pretended_device
+
+        with pretended_device():
+            yield
+
+
+def _place(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | None:
+    """Where the referee may write a tensor's values: address and strides; nothing where it has others."""
+    import torch
+
+    plain = torch.Tensor
+    if tensor is None:
+        return None
+    if tensor.layout is not torch.strided or tensor.dtype is not getattr(torch, spec.dtype):
+        return []
+    return [plain.data_ptr(tensor), list(plain.stride(tensor))]
+
+
+def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy without telling: a version counter that rises would say when the weights have changed.
+
+    By torch's own methods: those of the tensor may be the candidate's, and no clock runs.
+    """
+    import torch
+
+    plain = torch.Tensor
+    same = tensor.layout is values.layout and tensor.device == values.device and tensor.nbytes == values.nbytes
+    if same and plain.is_contiguous(tensor):
+        ctypes.memmove(plain.data_ptr(tensor), plain.data_ptr(values), values.nbytes)
+    else:
+        plain.copy_(tensor, values)
+
+
+def template(item: dict[str, Any]) -> tuple[int, wire.TensorSpec | Any]:
+    """Which memory an argument lies in (0: the pool, 1: the written one), and its layout or plain value."""
+    if "value" in item:
+        return 0, wire.decode_value(item["value"])
+    return ("written" in item), wire.spec_from_json(item.get("tensor") or item["written"])

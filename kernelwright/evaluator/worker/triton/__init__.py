@@ -1,0 +1,1 @@
+"""Triton kernels without a GPU: the interpreter and what it is told."""
