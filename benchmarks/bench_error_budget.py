@@ -37,7 +37,7 @@ from evaluator_budget_suite import bench, outcomes, replaced_problems  # noqa: E
 
 from kernelwright.evaluator.accuracy import budget as _budget
 from kernelwright.evaluator.accuracy import distributions
-from kernelwright.evaluator.truth.truth import data_of  # noqa: E402
+from kernelwright.evaluator.accuracy.trials import data_of
 from kernelwright.evaluator.worker.oracle_math import reference_scales  # noqa: E402
 from kernelwright.records import InputDomain  # noqa: E402
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from kernelwright.datasets import _runtime, load_suite
 from kernelwright.evaluator.accuracy import budget as _budget
 from kernelwright.evaluator.accuracy import distributions as _distributions
-from kernelwright.evaluator.truth.truth import data_of
+from kernelwright.evaluator.accuracy.trials import data_of
 from kernelwright.evaluator.worker.oracle_math import directions, flatten_outputs, reference_scales
 from kernelwright.records import DeviceClass, InputDomain, Problem
 

@@ -12,7 +12,7 @@ from evaluator_budget_cases import CASES, Op, lane_sum
 from torch import Tensor
 
 from kernelwright.evaluator.accuracy import budget, distributions
-from kernelwright.evaluator.truth.truth import data_of
+from kernelwright.evaluator.accuracy.trials import data_of
 from kernelwright.evaluator.worker.oracle_math import OutputScales, reference_scales
 from kernelwright.records import InputDomain
 

@@ -13,10 +13,11 @@ from referee_candidates import KERNEL, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
+from kernelwright.evaluator.builds.lanes import BuildPass, CompileLanes, pick_lanes, siblings
 from kernelwright.evaluator.builds.service import BuildService
-from kernelwright.evaluator.cpu.door import Door
 from kernelwright.evaluator.host.device import Device
-from kernelwright.evaluator.verdict.compile_lanes import BuildAhead, BuildPass, CompileLanes, pick_lanes, siblings
+from kernelwright.evaluator.host.door import Door
+from kernelwright.evaluator.verdict.ahead import BuildAhead
 from kernelwright.records import Candidate, Status
 
 pytestmark = pytest.mark.untimed

@@ -13,15 +13,15 @@ from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import MachineError
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator.cpu.door import DoorLibrary
 from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.device import examine
 from kernelwright.evaluator.device.examine import Examiner, Faults
-from kernelwright.evaluator.host.client import Failure, WorkerFailed
+from kernelwright.evaluator.host.door import DoorLibrary
 from kernelwright.evaluator.own.trace import Trace, kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
 from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
 from kernelwright.inline import BuildRequest
 from kernelwright.records import Candidate, Stage, Status, TimingSample

@@ -7,8 +7,8 @@ from referee_candidates import KERNEL
 from referee_small_problems import make_problem
 
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator.cpu.share import Share
 from kernelwright.evaluator.own.evidence import Evidence
+from kernelwright.evaluator.own.shares import Share
 from kernelwright.records import Candidate, Status
 
 PRODUCT_PROBLEM = """

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from kernelwright.evaluator.cpu.door import DoorLibrary
+from kernelwright.evaluator.host.door import DoorLibrary
 
 
 @pytest.mark.parametrize("abreast", [0, 1])

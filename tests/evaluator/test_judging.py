@@ -9,8 +9,8 @@ import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
 from kernelwright.evaluator.accuracy.judging import judge_trial
-from kernelwright.evaluator.cpu.door import OutputClaim
-from kernelwright.evaluator.truth.truth import Trial, Truth
+from kernelwright.evaluator.accuracy.trials import Trial, Truth
+from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Status
 

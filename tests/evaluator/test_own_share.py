@@ -21,7 +21,8 @@ import pytest
 
 import kernelwright
 from kernelwright.errors import MissingToolError, UsageError
-from kernelwright.evaluator.cpu.share import FOREIGN_AT_MOST, OWN_AT_LEAST, Share, ShareSampler, label
+from kernelwright.evaluator.cpu.share import ShareSampler
+from kernelwright.evaluator.own.shares import FOREIGN_AT_MOST, OWN_AT_LEAST, Share, label
 from kernelwright.sandbox import Exit, open_sandbox, product_memfd, recv_message, send_message
 
 WORK_S = 0.3  # processor time of one piece of work: a thousand samples, or a few dozen on a crowded machine

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from kernelwright.evaluator.builds.native import build_library
-from kernelwright.evaluator.cpu import door
 from kernelwright.evaluator.cpu.rest import Watch
+from kernelwright.evaluator.host import door
 
 SPINNING = "import os\nos.write(1, b'x')\nwhile True: pass"
 IN_A_CALL = "import os\nos.write(1, b'x')\nos.read(0, 1)"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
+from kernelwright.evaluator.accuracy.trials import Trial, Truth
 from kernelwright.evaluator.cpu.checking import Checker
-from kernelwright.evaluator.cpu.door import OutputClaim
 from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns
-from kernelwright.evaluator.truth.truth import Trial, Truth
+from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Status
 

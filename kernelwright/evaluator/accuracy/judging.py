@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelwright.evaluator.accuracy import budget
-from kernelwright.evaluator.cpu.door import OutputClaim
-from kernelwright.evaluator.truth.truth import Trial, Truth, Variant, data_of
+from kernelwright.evaluator.accuracy.trials import Trial, Truth, Variant, data_of
 from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.records import Status
 
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from kernelwright.config import Settings
 from kernelwright.evaluator.accuracy.judging import Judgement
+from kernelwright.evaluator.accuracy.trials import OWN, CheckSet
 from kernelwright.evaluator.cpu.checking import Checker, worse
 from kernelwright.evaluator.cpu.checking import Finding as Checked
 from kernelwright.evaluator.cpu.clockwork import Clockwork
+from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
 from kernelwright.evaluator.cpu.turns import Plan
-from kernelwright.evaluator.host.client import Failure, WorkerFailed
-from kernelwright.evaluator.truth.truth import OWN, CheckSet
-from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.evaluator.verdict.refusals import note_builds, refuse
-from kernelwright.records import Correctness, Problem
+from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
+from kernelwright.records import Correctness, Problem, Status
 
-if TYPE_CHECKING:
-    from kernelwright.evaluator.verdict.referee import Referee
-
-__all__ = ["CheckStage"]
+__all__ = ["CheckReport", "CheckStage"]
 
 _LARGEST_ERROR = 1e300  # stands for infinity, which JSON lacks
 _POISON = 0xFF  # NaN in floats, -1 in signed integers
@@ -32,40 +29,51 @@ _MOST_NAMES = 8  # of weights that were matched by their order
 _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here (an interpreter's take long)
 
 
+class CheckReport(NamedTuple):
+    """What a check found.
+
+    refused: the status and the reason, where an output is wrong. notes: findings that inform, by rule. windows: the
+    pool that the worker has mapped afterwards, and the plan of its windows.
+    """
+
+    correctness: Correctness
+    refused: tuple[Status, str] | None
+    notes: tuple[tuple[str, str], ...]
+    windows: tuple[Pool, Plan]
+
+
 class CheckStage:
     """Checks candidates of one problem on one device."""
 
-    def __init__(self, referee: Referee, problem: Problem, clockwork: Clockwork) -> None:
-        self._referee = referee
-        self._settings = referee.settings
+    def __init__(self, instruments: Instruments, settings: Settings, problem: Problem, clockwork: Clockwork) -> None:
+        self._instruments = instruments
+        self._settings = settings
         self._problem = problem
         self._clockwork = clockwork
 
-    def run(self, side: Side, check_set: CheckSet, progress: Progress) -> tuple[Pool, Plan]:
-        """All trials of all variants through the door; stops at the first window that is wrong.
+    def run(self, side: Side, check_set: CheckSet, *, timeable: bool) -> CheckReport:
+        """Reveal all trials of all variants through the door; stop at the first window that is wrong.
 
         The first variant comes last, so that the worker is ready for what follows.
 
-        Returns:
-            The pool that it has mapped then, and the plan of its windows.
+        Args:
+            timeable: the candidate's kernels run as they are, so that windows may be as long as timed ones.
+
+        Raises:
+            WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
         """
         worst, trials, reduced = Judgement(None, "", 0.0, 0.0, True), 0, False
         loads: dict[str, float] = {}
-        try:
-            for index in reversed(range(len(check_set.variants))):
-                if len(check_set.variants) > 1:
-                    side.set_up(check_set.variants[index])
-                pool, plan, found = self._check_variant(side, check_set, index, progress, loads)
-                worst, trials = worse(worst, found.judgement), trials + found.trials
-                reduced = reduced or found.reduced_precision
-                if worst.status is not None:
-                    break
-                side.leave(timeout_s=self._settings.call_timeout_s)
-        except WorkerFailed as failed:
-            refuse(self._problem.id, failed, side, "check", progress)
-        finally:
-            note_builds(side.client.built, side.client.outcomes, progress)
-        progress.correctness = Correctness(
+        for index in reversed(range(len(check_set.variants))):
+            if len(check_set.variants) > 1:
+                side.set_up(check_set.variants[index])
+            pool, plan, found = self._check_variant(side, check_set, index, loads, timeable=timeable)
+            worst, trials = worse(worst, found.judgement), trials + found.trials
+            reduced = reduced or found.reduced_precision
+            if worst.status is not None:
+                break
+            side.leave(timeout_s=self._settings.call_timeout_s)
+        correctness = Correctness(
             trials=trials,
             variants=len(check_set.variants),
             check_set=check_set.id,
@@ -75,24 +83,25 @@ class CheckStage:
             archive=check_set.archive,
             loads=loads,
         )
+        notes = []
         if check_set.assumed:
-            progress.note("assumed-domain", f"{check_set.assumed}; PROBLEM['inputs'] says what an input may hold")
+            notes.append(("assumed-domain", f"{check_set.assumed}; PROBLEM['inputs'] says what an input may hold"))
         if reduced:
-            progress.note("reduced-precision-inside", "an input is used at lower precision than its dtype, as allowed")
+            text = "an input is used at lower precision than its dtype, as allowed"
+            notes.append(("reduced-precision-inside", text))
         if side.renamed:
             pairs = ", ".join(f"{theirs} -> {own}" for theirs, own in side.renamed[:_MOST_NAMES])
             more = len(side.renamed) - _MOST_NAMES
             text = f"{pairs}{f' and {more} more' if more > 0 else ''}; STATE_MAP in the file says it otherwise"
-            progress.note("weights-by-order", text)
-        if worst.status is not None:
-            raise Refused(worst.status, "check", worst.reason)
-        return pool, plan
+            notes.append(("weights-by-order", text))
+        refused = None if worst.status is None else (worst.status, worst.reason)
+        return CheckReport(correctness, refused, tuple(notes), (pool, plan))
 
     def _check_variant(
-        self, side: Side, check_set: CheckSet, index: int, progress: Progress, loads: dict[str, float]
+        self, side: Side, check_set: CheckSet, index: int, loads: dict[str, float], *, timeable: bool
     ) -> tuple[Pool, Plan, Checked]:
         """One variant; the largest error by distribution goes into ``loads``."""
-        if progress.runs_for_real:
+        if timeable:
             pool, plan = self._clockwork.rehearse(side, check_set, index)
         else:
             pool, plan = self._clockwork.untimed(side, check_set, index, _UNTIMED_CALLS)
@@ -153,7 +162,7 @@ class CheckStage:
             WorkerFailed: it wrote outside of its tensors.
         """
         side.leave(timeout_s=self._settings.call_timeout_s)
-        library = [] if byte is None else [self._referee.guard_library.memfd()]
+        library = [] if byte is None else [self._instruments.guard.memfd()]
         try:
             reply = side.client.request("guard", timeout_s=SETUP_TIMEOUT_S, fds=library, byte=byte)
         finally:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernelwright.evaluator.accuracy.redraws import Redraws
+from kernelwright.evaluator.accuracy.trials import CheckSet, Variant, is_structured
 from kernelwright.evaluator.cpu.drawer import Drawer
+from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool, Source
 from kernelwright.evaluator.cpu.side import Reading, Side
 from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns, plan
-from kernelwright.evaluator.cpu.workers import Workers, is_foreign
-from kernelwright.evaluator.host.client import WorkerFailed
-from kernelwright.evaluator.host.device import Device
-from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
-from kernelwright.evaluator.truth.truth import CheckSet, Variant, is_structured
+from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.evaluator.wire.roles import is_compiled, is_foreign
 from kernelwright.records import Problem
-
-if TYPE_CHECKING:
-    from kernelwright.evaluator.verdict.referee import Referee
 
 _COMPILE_TIMEOUT_S = 180.0
 _WARM_CALLS = 8
 _UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
-_DEVICE_POOLS = 4  # times as large as on the CPU: a device's caches are
 _FLOOR_WINDOWS = 5
 _FLOOR_CALLS = 256
 FLOOR_SHARE = 0.9  # of the time of merely reading the inputs: nothing right is faster than this
@@ -39,11 +34,9 @@ class Clockwork:
         unavailable: compile baselines that do not work on the problem, and why.
     """
 
-    def __init__(self, referee: Referee, workers: Workers, problem: Problem, device: Device | None = None) -> None:
-        """``device``: what ``workers`` compute on; None for this CPU."""
-        self._referee = referee
-        self._device = device
-        self._settings = referee.settings
+    def __init__(self, instruments: Instruments, workers: Workers, problem: Problem) -> None:
+        self._instruments = instruments
+        self._settings = workers.host.settings
         self._workers = workers
         self._problem = problem
         self._drawers: list[Drawer] = []
@@ -108,23 +101,10 @@ class Clockwork:
         Counted are the float inputs of which every element matters. Measured once a check set, by a worker of ours;
         ``anew`` measures it once more, and the lesser time counts from then on: the machine may have been slow.
         """
-        if self._device is not None:
-            return self._roofline_ms(self._device, check_set)
         if check_set.id not in self._floors or anew:
             found = self._measure_floor(check_set) if check_set.read else 0.0
             self._floors[check_set.id] = min(found, self._floors.get(check_set.id, found))
         return self._floors[check_set.id]
-
-    def _roofline_ms(self, device: Device, check_set: CheckSet) -> float:
-        """The floor of a device: what its measured ceilings allow; 0 where they are not known."""
-        ceilings = self._referee.examiner(device).ceilings()
-        if ceilings is None:
-            return 0.0
-        variant, allowed = check_set.variants[0], self._problem.meta.tolerance.reduced_precision
-        rates = ceilings.tflops_by_dtype
-        dtype = max((variant.main_dtype, *allowed, *self._settings.allow_precision), key=lambda d: rates.get(d, 0.0))
-        work = {dtype: float(check_set.flops)}
-        return floor_ms(variant.bytes_moved, work, ceilings, working_set_bytes=self.pool_bytes(check_set)).ms
 
     def _measure_floor(self, check_set: CheckSet) -> float:
         pool = self._pool(check_set, 0, _WARM_CALLS)
@@ -170,7 +150,7 @@ class Clockwork:
         """
         variant, settings = check_set.variants[0], self._settings
         try:
-            null_ms = self._referee.null_ms()
+            null_ms = self._instruments.null_ms()
             pool = self._pool(check_set, 0, _WARM_CALLS)
             means = self._all_first_calls(sides, pool)
             self._eager_ms = means.get("eager", self._eager_ms)
@@ -201,12 +181,13 @@ class Clockwork:
             self._release(sides)
 
     def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
-        """How long a window is; on a device the outputs of its calls are kept there beside the pool."""
-        slot_bytes, pool_bytes = variant.slot_bytes, self._settings.pool_bytes
-        if self._device is not None:
-            slot_bytes += sum(spec.span_bytes for spec in variant.outputs)
-            pool_bytes *= _DEVICE_POOLS if self._device.is_gpu else 1
+        """How long a window is."""
+        slot_bytes, pool_bytes = self._room(variant)
         return plan(fastest_ms, slowest_ms, self._settings.window_ms, slot_bytes, pool_bytes)
+
+    def _room(self, variant: Variant) -> tuple[int, int]:
+        """Bytes of one slot, and of all slots together at most."""
+        return variant.slot_bytes, self._settings.pool_bytes
 
     def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
         """The pool of a variant with at least ``slots`` slots; it is kept, and made anew where it must grow."""
@@ -226,7 +207,7 @@ class Clockwork:
             drawer = Drawer(self._workers.oracle(), variant)
             self._drawers.append(drawer)
             draw = drawer.draw
-        return Source(variant, check_set.trials[index], self._referee.fresh_library, draw)
+        return Source(variant, check_set.trials[index], self._instruments.fresh, draw)
 
     def _all_first_calls(self, sides: list[Side], pool: Pool) -> dict[str, float]:
         """First calls of all sides (torch.compile compiles now); mean latency in ms of each."""
@@ -235,7 +216,7 @@ class Clockwork:
             try:
                 means[side.name] = self._first_calls(side, pool)
             except WorkerFailed as failed:
-                if not side.name.startswith("compile"):
+                if not is_compiled(side.name):
                     raise
                 self.unavailable[side.name] = failed.failure.message
                 sides.remove(side)
@@ -245,7 +226,7 @@ class Clockwork:
 
     def _first_calls(self, side: Side, pool: Pool) -> float:
         """A few calls on the pool; the worker stays at the door, frozen. Median latency in ms of the last half."""
-        patience = _COMPILE_TIMEOUT_S if side.name.startswith("compile") else self._settings.call_timeout_s
+        patience = _COMPILE_TIMEOUT_S if is_compiled(side.name) else self._settings.call_timeout_s
         pool.refill(range(min(_WARM_CALLS, pool.slots)))
         side.enter(pool)
         window = side.window(np.arange(_WARM_CALLS) % pool.slots, [], call_timeout_s=patience)

@@ -9,8 +9,8 @@ import secrets
 
 import numpy as np
 
+from kernelwright.evaluator.accuracy.trials import CANARY, Variant
 from kernelwright.evaluator.host.client import Client
-from kernelwright.evaluator.truth.truth import CANARY, Variant
 from kernelwright.sandbox import SharedMemory
 
 _TIMEOUT_S = 120.0

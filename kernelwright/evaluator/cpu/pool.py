@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from kernelwright.evaluator.accuracy import distributions
-from kernelwright.evaluator.cpu.fresh import FreshLibrary, Pieces, quantiles
-from kernelwright.evaluator.truth.truth import CANARY, PROBES, Trial, Variant, write_tensor
+from kernelwright.evaluator.accuracy.quantiles import quantiles
+from kernelwright.evaluator.accuracy.trials import CANARY, PROBES, Trial, Variant, write_tensor
+from kernelwright.evaluator.cpu.fresh import FreshLibrary, Pieces
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory

@@ -12,25 +12,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernelwright import inline
+from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.builds.openmp import asks_for_threads, lacking, unwatched
 from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
 from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.host.client import Builder, WorkerFailed
+from kernelwright.evaluator.host.client import Builder
+from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.own.ghost import undefined_symbols
 from kernelwright.evaluator.profile.text import plain, plural
-from kernelwright.evaluator.truth.truth import CheckSet
-from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.records import Candidate, Status
+from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.records import Candidate
 from kernelwright.sandbox import Limits
-
-if TYPE_CHECKING:
-    from kernelwright.evaluator.verdict.referee import Referee
 
 __all__ = ["RaceStage", "WatchedBuilds"]
 
@@ -107,6 +105,12 @@ class Found(NamedTuple):
     known: str = ""
     unknown: tuple[str, ...] = ()
 
+    @property
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Findings that inform, by rule."""
+        notes = [(UNKNOWN, "; ".join(self.unknown)[:_EVIDENCE_CHARS])] if self.unknown else []
+        return (*notes, (FOUND, self.known)) if self.known and not self.reason else tuple(notes)
+
 
 class WatchedBuilds:
     """A build service whose C++ products with OpenMP are watched. ``unknown``: why one is not."""
@@ -180,9 +184,9 @@ class RaceStage:
 
     most_threads = max(threads for threads, _ in _TEAMS)
 
-    def __init__(self, referee: Referee, clockwork: Clockwork, start: Callable[[Candidate, Builder], Side]) -> None:
+    def __init__(self, host: Host, clockwork: Clockwork, start: Callable[[Candidate, Builder], Side]) -> None:
         """``start`` makes a worker that asks a build service and has loaded a candidate, or raises WorkerFailed."""
-        self._referee = referee
+        self._host = host
         self._clockwork = clockwork
         self._start = start
         self._found: dict[str, Found] = {}
@@ -200,25 +204,20 @@ class RaceStage:
         """
         self._why_not = self._reason_not_to(side, confirm=confirm)
         wanted = [] if self._why_not else _asking_for_threads(side)
-        self._building = building = [thread.submit(self._referee.builds.build_watched, request) for request in wanted]
+        self._building = building = [thread.submit(self._host.builds.build_watched, request) for request in wanted]
 
         def wait() -> None:
             futures.wait(building)
 
         return wait
 
-    def run(self, candidate: Candidate, side: Side, check_set: CheckSet, progress: Progress) -> None:
-        """Look for races where threads are asked for; ``side``, which has built the candidate's products, is frozen.
-
-        Raises:
-            Refused: two accesses of one address that nothing orders.
-        """
+    def run(self, candidate: Candidate, side: Side, check_set: CheckSet) -> Found:
+        """Look for races where threads are asked for; ``side``, which has built the candidate's products, is frozen."""
         if not _asking_for_threads(side):
-            return
+            return Found()
         if self._why_not:
-            progress.note(UNKNOWN, self._why_not)
-            return
-        always = self._referee.settings.race_check == "always"
+            return Found(unknown=(self._why_not,))
+        always = self._host.settings.race_check == "always"
         found = None if always else self._found.get(candidate.sha256)
         if found is None:
             side.freeze()  # slots that it has mapped are filled anew
@@ -227,19 +226,14 @@ class RaceStage:
             finally:
                 side.thaw()
             self._keep(candidate, found)
-        if found.unknown:
-            progress.note(UNKNOWN, "; ".join(found.unknown)[:_EVIDENCE_CHARS])
-        if found.reason:
-            raise Refused(Status.RUNTIME_ERROR, "check", found.reason)
-        if found.known:
-            progress.note(FOUND, found.known)
+        return found
 
     def _reason_not_to(self, side: Side, *, confirm: bool) -> str:
         """Why a candidate is not searched now; empty where it is.
 
         An extension takes as long again to be built for it, mostly torch's headers, as its whole evaluation.
         """
-        settings = self._referee.settings
+        settings = self._host.settings
         if settings.race_check == "never":
             return "not looked for, as race_check says"
         extension = any(request.language == "torch_extension" for request in _asking_for_threads(side))
@@ -255,7 +249,7 @@ class RaceStage:
     def _search(self, candidate: Candidate, check_set: CheckSet) -> Found:
         for built in self._building:
             built.result()
-        builds, seen = WatchedBuilds(self._referee.builds), _Seen()
+        builds, seen = WatchedBuilds(self._host.builds), _Seen()
         reason, failed_by = "", ""
         try:
             side = self._start(candidate, builds)
@@ -295,7 +289,7 @@ class RaceStage:
                     timeout_s=left_s + _GRACE_S,
                     threads=threads,
                     last_first=last_first,
-                    shadow_bytes=self._referee.settings.memory_bytes // _SHADOW_SHARE,
+                    shadow_bytes=self._host.settings.memory_bytes // _SHADOW_SHARE,
                     seconds=left_s,
                 )
                 if (race := seen.add(reply)) is not None:
@@ -321,7 +315,7 @@ class RaceStage:
         places = " ".join(hex(max(place - 1, 0)) for place in race.places)  # they are where calls return to
         command = ["/bin/sh", "-c", f"addr2line -e /in/kernel.so {places}"]
         limits = Limits(wall_s=_LINES_S, allow_exec=True)
-        done = self._referee.sandbox.run(command, files={"kernel.so": products[race.product]}, limits=limits)
+        done = self._host.sandbox.run(command, files={"kernel.so": products[race.product]}, limits=limits)
         text = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 and not done.reason else []
         lines = [int(match[1]) if (match := _LINE.search(line)) else 0 for line in text]
         return (lines[0], lines[1]) if len(lines) == 2 else (0, 0)

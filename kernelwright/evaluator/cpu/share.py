@@ -39,19 +39,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from kernelwright.errors import MachineError, MissingToolError, UsageError
 from kernelwright.evaluator.cpu.unwind import IP, SP, CallFrames, Frame, UnknownCaller
+from kernelwright.evaluator.host.door import Meanwhile
+from kernelwright.evaluator.own.shares import Share
 
 FileId = tuple[int, int]  # (st_dev, st_ino)
 
-OWN_AT_LEAST: Final = 0.05  # of all samples; with less, own kernels are decoration
-# Of own and foreign samples together. torch.empty alone takes 3% beside a softmax of 64 x 512, 13% beside a ReLU of
-# 32,768 elements, which takes a few microseconds.
-FOREIGN_AT_MOST: Final = 0.10
 
 # Samples kept; of more, a random choice: 0.8% standard error at worst. Each takes 4 KB, those of young threads 8 KB.
 _CAPACITY: Final = 4096
@@ -62,37 +60,6 @@ _MAX_MAPPINGS: Final = 16_384
 _MAX_INTERVAL_US: Final = 100_000
 _READING_S: Final = (0.002, 0.008)  # between two readings of the memory map
 _PATIENCE_S: Final = 10.0
-
-
-class Share(NamedTuple):
-    """Fractions of a contestant's samples, those left out in which it waited for its next call.
-
-    Attributes:
-        own: in build products that the referee handed out.
-        library: in torch's operators and everything else that is installed, numpy and other BLAS included.
-        python: in the interpreter, its standard library's modules, libffi, and torch's Python bindings and allocator.
-        other: anywhere else: generated code (oneDNN's, for one), files of the contestant's own making.
-        samples: how many samples these are fractions of.
-    """
-
-    own: float
-    library: float
-    python: float
-    other: float
-    samples: int
-
-
-def label(share: Share) -> Literal["kernel", "hybrid", "library"]:
-    """What a candidate is, by where it spends its time.
-
-    ``library``: own kernels take less than :data:`OWN_AT_LEAST` of the whole. ``kernel``: foreign code (libraries, and
-    whatever belongs to nobody, since libraries generate code at run time and a contestant may copy theirs) takes at
-    most :data:`FOREIGN_AT_MOST` of own and foreign together. ``hybrid``: the rest.
-    """
-    foreign = share.library + share.other
-    if share.own < OWN_AT_LEAST:
-        return "library"
-    return "kernel" if foreign <= FOREIGN_AT_MOST * (share.own + foreign) else "hybrid"
 
 
 # --------------------------------------------------------------------------------------------------------- attribution
@@ -368,13 +335,6 @@ class ShareSampler:
         if not 0 < mean_interval_us <= _MAX_INTERVAL_US:
             raise UsageError(f"mean_interval_us must lie between 1 and {_MAX_INTERVAL_US}, not {mean_interval_us}")
         return Sampling(self, pid, _Memory(own, waiting), mean_interval_us, seed)
-
-
-class Meanwhile(NamedTuple):
-    """A C function, and its only argument, that whoever waits for a worker calls again and again meanwhile."""
-
-    function: int
-    argument: int
 
 
 class Sampling:

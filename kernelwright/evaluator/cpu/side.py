@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernelwright.errors import SandboxError
-from kernelwright.evaluator.cpu.door import Door, Window
+from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.rest import Watch
 from kernelwright.evaluator.cpu.state import Place, are_dense, may_write, places_from_claims, write_state
-from kernelwright.evaluator.host.client import Client, Failure, WorkerFailed, readable
-from kernelwright.evaluator.truth.truth import Variant
+from kernelwright.evaluator.host.client import Client
+from kernelwright.evaluator.host.door import Door, Window
 from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, readable
 from kernelwright.sandbox import SharedMemory
 
 SETUP_TIMEOUT_S = 60.0

@@ -21,13 +21,14 @@ import numpy as np
 from kernelwright.evaluator.accuracy import budget
 from kernelwright.evaluator.accuracy.judging import compare_layout, judge_probe, judge_trial
 from kernelwright.evaluator.accuracy.redraws import Redraws, alike_in_size, size_limits
-from kernelwright.evaluator.cpu.door import OutputClaim, Window
+from kernelwright.evaluator.accuracy.trials import Trial, data_of, is_normal
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.state import mixed
 from kernelwright.evaluator.figures.timing import binomial_tail
-from kernelwright.evaluator.truth.truth import Trial, data_of, is_normal
+from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.records import Status, TimingSample
 
 Seen = TypeVar("Seen")

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from kernelwright.errors import SandboxError
-from kernelwright.evaluator.cpu.door import Door
+from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
-from kernelwright.evaluator.device.side import DeviceSide
-from kernelwright.evaluator.host.client import Builder, Client, WorkerFailed
-from kernelwright.evaluator.host.device import Device
-from kernelwright.evaluator.truth.truth import CheckSet, reference_error
+from kernelwright.evaluator.host.client import Builder, Client
+from kernelwright.evaluator.host.device import CPU, Device
+from kernelwright.evaluator.host.door import Door
+from kernelwright.evaluator.host.host import COMPILER, ORACLE, RUNNER, Host, Program
+from kernelwright.evaluator.truth.errors import reference_error
+from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.evaluator.wire.roles import compile_mode, is_compiled, is_foreign
 from kernelwright.records import Problem
-
-if TYPE_CHECKING:
-    from kernelwright.evaluator.verdict.referee import Referee
-
-RIVAL = "rival "  # begins the roles of other candidates that one is timed beside
-CONTROL = "control"  # the role of a second eager twin, whose ratio to the first is known to be one
-
-
-def is_foreign(role: str) -> bool:
-    """Whether a role is that of a candidate's code, the judged one's or a rival's."""
-    return role == "candidate" or role.startswith(RIVAL)
 
 
 class Workers:
     """Makes sides for one problem and keeps its twins alive between candidates."""
 
-    def __init__(
-        self, referee: Referee, problem: Problem, on_stage: Callable[[str], None], device: Device | None = None
-    ) -> None:
-        """``device``: what its workers compute on; None for this CPU."""
-        self._referee = referee
-        self._device = device
+    def __init__(self, host: Host, problem: Problem, on_stage: Callable[[str], None], device: Device = CPU) -> None:
+        """``device``: what its workers compute on."""
+        self.host = host
+        self.device = device
         self._problem = problem
         self._on_stage = on_stage
         self._twins: dict[str, Side] = {}
@@ -43,7 +32,7 @@ class Workers:
     @property
     def allows_tf32(self) -> bool:
         """Whether the problem or the run lets float32 be computed in TF32."""
-        allowed = (*self._problem.meta.tolerance.reduced_precision, *self._referee.settings.allow_precision)
+        allowed = (*self._problem.meta.tolerance.reduced_precision, *self.host.settings.allow_precision)
         return "tf32" in allowed
 
     def close(self) -> None:
@@ -54,7 +43,7 @@ class Workers:
 
     def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> Side:
         """A fresh worker for a candidate or a rival; nothing is loaded yet. ``builds``: not the build service."""
-        return self._start(role, builds=builds or self._referee.builds, env=env)
+        return self._start(role, builds=builds or self.host.builds, env=env)
 
     def bare(self, name: str) -> Side:
         """A worker that has its door and holds no code but ours.
@@ -64,24 +53,16 @@ class Workers:
         """
         side = self._start(name)
         try:
-            self._referee.load(side.client, side.door, "", role="reference", mode="eval")
+            self.host.load(side.client, side.door, Program("", device=self.device))
         except WorkerFailed:
             side.end()
             raise
         return side
 
-    def probe(self) -> None:
-        """Let a fresh worker that holds no code but ours compute something on the device.
-
-        Raises:
-            WorkerFailed: it cannot.
-        """
-        side = self._start("probe")
-        try:
-            self._referee.load(side.client, side.door, "", role="reference", mode="eval", device=self._device)
-            side.client.request("probe", timeout_s=SETUP_TIMEOUT_S)
-        finally:
-            side.end()
+    def reference(self) -> Program:
+        """The problem's own program, for a worker."""
+        mode = self._problem.meta.mode
+        return Program(self._problem.source, mode=mode, device=self.device, tf32=self.allows_tf32)
 
     def oracle(self) -> Client:
         """A worker that has loaded the problem and can draw its inputs.
@@ -89,18 +70,10 @@ class Workers:
         Raises:
             InvalidReferenceError: the reference does not load.
         """
-        client = self._referee.worker("kernelwright.evaluator.worker.oracle:main", name="oracle", device=self._device)
+        client = self.host.worker(ORACLE, name="oracle", device=self.device)
         try:
-            with contextlib.closing(Door(self._referee.door_library)) as door:
-                self._referee.load(
-                    client,
-                    door,
-                    self._problem.source,
-                    role="reference",
-                    mode=self._problem.meta.mode,
-                    device=self._device,
-                    tf32=self.allows_tf32,
-                )
+            with contextlib.closing(Door(self.host.door_library)) as door:
+                self.host.load(client, door, self.reference())
         except WorkerFailed as failed:
             output = client.tail()
             client.close()
@@ -113,25 +86,15 @@ class Workers:
         Raises:
             InvalidReferenceError: the reference does not load.
         """
-        compiled = name.startswith("compile")
+        compiled = is_compiled(name)
         if compiled:
             self._on_stage(f"baseline {name}")
         side = self._start(name, compiles=compiled)
         try:
-            mode = self._problem.meta.mode
-            self._referee.load(
-                side.client,
-                side.door,
-                self._problem.source,
-                role="reference",
-                mode=mode,
-                device=self._device,
-                tf32=self.allows_tf32,
-            )
+            self.host.load(side.client, side.door, self.reference())
             side.set_up(check_set.variants[0])
             if compiled:
-                compile_mode = name.removeprefix("compile").removeprefix("-") or "default"
-                side.client.request("compile", timeout_s=SETUP_TIMEOUT_S, mode=compile_mode)
+                side.client.request("compile", timeout_s=SETUP_TIMEOUT_S, mode=compile_mode(name))
         except WorkerFailed as failed:
             side.end()
             raise reference_error(self._problem, failed) from None
@@ -164,20 +127,21 @@ class Workers:
         compiles: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> Side:
-        door = Door(self._referee.door_library)
+        door = Door(self.host.door_library)
         try:
-            client = self._referee.worker(
-                f"kernelwright.evaluator.worker.{'compiler' if compiles else 'runner'}:main",
+            client = self.host.worker(
+                COMPILER if compiles else RUNNER,
                 name=name,
                 builds=builds,
                 allow_exec=compiles,
                 env=env,
                 inductor_cache=self._problem.sha256 if compiles else None,
-                device=self._device,
+                device=self.device,
             )
         except BaseException:
             door.close()
             raise
-        if self._device is not None:
-            return DeviceSide(name, client, door, self._referee.door_library)
+        return self._side(name, client, door)
+
+    def _side(self, name: str, client: Client, door: Door) -> Side:
         return Side(name, client, door, watched=is_foreign(name))

@@ -14,16 +14,13 @@ import json
 import os
 import shlex
 import shutil
-import statistics
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kernelwright.errors import SandboxError
-from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
-from kernelwright.evaluator.host.client import WorkerFailed
-from kernelwright.evaluator.host.device import Device, read_state
+from kernelwright.evaluator.accuracy.trials import Variant
+from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.own.trace import kernel_names
 from kernelwright.evaluator.profile import ncu, sanitizer
 from kernelwright.evaluator.profile.events import EventsRejectedError
@@ -36,10 +33,9 @@ from kernelwright.evaluator.profile.gpu_ceilings import (
     kept_gpu_ceilings,
     parse_ceilings,
 )
-from kernelwright.evaluator.truth.truth import CheckSet, Variant
-from kernelwright.evaluator.verdict.progress import Progress, Refused
+from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
-from kernelwright.records import Problem, Profile, Status
+from kernelwright.records import Profile
 from kernelwright.sandbox import Limits, Mount, Sandbox
 from kernelwright.sandbox import WorkerFailed as CallFailed
 
@@ -49,98 +45,7 @@ _LOOKS: tuple[sanitizer.Tool, ...] = ("memcheck", "racecheck")
 _REPORT = "/job/report"
 _SKIPPED_LAUNCHES, _PROFILED_LAUNCHES = 4, 12
 _PROFILED_CALLS = 6  # of a forward, for hardware counters
-_EVENT_CALLS = 30
-_MOST_EVENT_MS = 1e6
 _ENDED = 97  # by the tool's own exit status in our script, so that a report is read in any case
-
-
-class Examination(NamedTuple):
-    """What is looked at: one winner, ``source``, with the tools that ``examiner`` has."""
-
-    examiner: Examiner
-    problem: Problem
-    source: str
-    check_set: CheckSet
-    working_set_bytes: int
-
-    def sanitize(self, progress: Progress) -> None:
-        """Look for faulty accesses to memory.
-
-        Raises:
-            Refused: there are some; its time is forgotten.
-        """
-        found = self.examiner.faults(self._files(self.check_set.variants[-1], 1, progress))
-        if found.unsure:
-            progress.note("memory-not-checked", "; ".join(found.unsure)[:400])
-        if found.faults:
-            progress.timing = None
-            raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {found.faults[0]}")
-
-    def profile(self, progress: Progress, static: Profile | None) -> Profile:
-        """What limits it; ``static`` is what the compiler says."""
-        variant, timing = self.check_set.variants[0], progress.timing
-        assert timing is not None
-        work = GpuWork(
-            latency_ms=timing.latency_ms.median,
-            bytes_moved=variant.bytes_moved,
-            flops=self.check_set.flops,
-            dtype=variant.main_dtype,
-            working_set_bytes=self.working_set_bytes,
-        )
-        names = kernel_names([request.source for request in progress.built], self.source)
-        return profile_gpu(
-            work,
-            self.examiner.ceilings(),
-            counters=self.examiner.counters(self._files(variant, _PROFILED_CALLS, progress), names),
-            events=progress.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
-            static=static,
-        )
-
-    def _files(self, variant: Variant, calls: int, progress: Progress) -> dict[str, bytes]:
-        return job_files(
-            self.source,
-            self.problem.source,
-            variant.constants,
-            progress.products,
-            mode=self.problem.meta.mode,
-            device=self.examiner.device.torch_name,
-            calls=calls,
-        )
-
-
-@contextlib.contextmanager
-def state_noted(progress: Progress) -> Iterator[None]:
-    """Keep what a device says of its clocks, temperature and power before and after it is timed."""
-    device = progress.device
-    before = read_state(device) if device is not None else {}
-    yield
-    if device is not None and before:
-        states = {"before": before, "after": read_state(device)}
-        progress.artifacts["device state"] = "\n".join(
-            f"{when}: {', '.join(f'{name} {value}' for name, value in state.items())}" for when, state in states.items()
-        )
-
-
-def note_events(side: Side, progress: Progress, timeout_s: float) -> None:
-    """What a candidate's own process measures: told beside the referee's time, and of no consequence."""
-    if progress.device is None:
-        return
-    try:
-        side.leave(timeout_s=timeout_s)  # it still waits at the door
-        reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
-    except WorkerFailed:
-        return
-    claimed = reply.get("ms")
-    times = [ms for ms in claimed if type(ms) is float and 0 < ms < _MOST_EVENT_MS] if type(claimed) is list else []
-    if times:
-        progress.note("device-events", f"{statistics.median(times):.4g} ms by events of its own process: a claim")
-
-
-class Faults(NamedTuple):
-    """What was found, in words, and why one cannot be sure that it is all."""
-
-    faults: tuple[str, ...]
-    unsure: tuple[str, ...]
 
 
 class Examiner:
@@ -221,8 +126,42 @@ class Examiner:
         )
         return ncu.parse_raw(self._run(tool, line, files))
 
+    def profile(self, winner: Winner, static: Profile | None, *, working_set_bytes: int) -> Profile:
+        """What limits a winner; ``static`` is what the compiler says."""
+        variant = winner.check_set.variants[0]
+        work = GpuWork(
+            latency_ms=winner.timing.latency_ms.median,
+            bytes_moved=variant.bytes_moved,
+            flops=winner.check_set.flops,
+            dtype=variant.main_dtype,
+            working_set_bytes=working_set_bytes,
+        )
+        names = kernel_names([request.source for request in winner.built], winner.source)
+        return profile_gpu(
+            work,
+            self.ceilings(),
+            counters=self.counters(self._files(winner, variant, _PROFILED_CALLS), names),
+            events=winner.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
+            static=static,
+        )
+
+    def _files(self, winner: Winner, variant: Variant, calls: int) -> dict[str, bytes]:
+        return job_files(
+            winner.source,
+            winner.problem.source,
+            variant.constants,
+            winner.products,
+            mode=winner.problem.meta.mode,
+            device=self.device.torch_name,
+            calls=calls,
+        )
+
+    def faults_of(self, winner: Winner) -> Faults:
+        """What memcheck and racecheck object to in a call on the smallest shape, and which of them did not work."""
+        return self.faults(self._files(winner, winner.check_set.variants[-1], 1))
+
     def faults(self, files: Mapping[str, bytes]) -> Faults:
-        """What memcheck and racecheck object to, and which of them did not work."""
+        """The same of a job's files, as ``worker.program.job_files`` makes them."""
         tool = find_tool("compute-sanitizer")
         if tool is None:
             return Faults((), ("compute-sanitizer is not installed: accesses to memory were not checked",))

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from kernelwright.evaluator.cpu.door import Door, DoorLibrary, OutputClaim, Window
+from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Reading, Side
-from kernelwright.evaluator.host.client import Client, Failure, WorkerFailed, readable
-from kernelwright.evaluator.truth.truth import Variant
+from kernelwright.evaluator.host.client import Client
+from kernelwright.evaluator.host.door import Door, DoorLibrary, Window
 from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFailed, readable
 from kernelwright.sandbox import SharedMemory
 
 _COMPARED = ("candidate", "eager")

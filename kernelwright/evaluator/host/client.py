@@ -11,11 +11,12 @@ import socket
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kernelwright import inline
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.builds.service import BuildOutcome
+from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, describe_exit, readable
 from kernelwright.sandbox import (
     Exit,
     Limits,
@@ -24,7 +25,6 @@ from kernelwright.sandbox import (
     PeerTimeout,
     ProtocolError,
     Sandbox,
-    over_memory,
     recv_message,
     send_message,
 )
@@ -40,33 +40,11 @@ _BUILD_LIMITS = (
 )
 
 
-class Failure(NamedTuple):
-    """Why a worker did not do what it was told.
-
-    kind: ``fault`` (its code raised), ``died`` (crash, kill, limit), ``timeout``, ``protocol`` (nonsense on the wire).
-    """
-
-    kind: Literal["fault", "died", "timeout", "protocol"]
-    phase: str
-    message: str
-    line: int | None = None
-    exit: Exit | None = None
-
-
 class Builder(Protocol):
     """What builds for a worker: the build service, or a stand-in that changes its products."""
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
         """Build one request as it came over the wire."""
-
-
-class WorkerFailed(Exception):
-    """Carries a :class:`Failure` and the worker's name; never leaves the evaluator."""
-
-    def __init__(self, failure: Failure, worker: str) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-        self.worker = worker
 
 
 class Client:
@@ -248,26 +226,3 @@ class Client:
         finally:
             if product is not None:
                 os.close(product)
-
-
-def readable(text: object) -> str:
-    """Hostile text as text that can be stored and shown: no lone surrogates, no control characters but line ends."""
-    clean = str(text).encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else " " for c in clean)
-
-
-def describe_exit(exit_: Exit) -> str:
-    """What killed a worker, in words."""
-    needs, _ = over_memory(exit_.memory_bytes)
-    reasons = {
-        "oom": f"killed: it {needs}",
-        "timeout": "killed: it ran over its time limit",
-        "output": "killed: it printed more than its output limit",
-    }
-    if exit_.reason in reasons:
-        return reasons[exit_.reason]
-    if exit_.signal is not None:
-        names = {11: "segmentation fault", 6: "abort", 4: "illegal instruction", 7: "bus error", 8: "arithmetic error"}
-        names |= {9: "killed", 31: "forbidden system call"}
-        return f"crashed: {names.get(exit_.signal, 'signal')} (signal {exit_.signal})"
-    return f"ended by itself with exit code {exit_.returncode}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import glob
 import os
 import shutil
@@ -11,9 +12,10 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelwright.records import Backend
+from kernelwright.records import Backend, DeviceClass
+from kernelwright.sandbox import Limits, Mount
 
-__all__ = ["REHEARSAL", "Device", "find_device", "parse_device", "parse_state", "read_state"]
+__all__ = ["CPU", "REHEARSAL", "Device", "find_device", "parse_device", "parse_state", "read_state"]
 
 _FIELDS = ("index", "name", "uuid", "compute_cap", "memory.total", "driver_version", "mig.mode.current")
 _STATE = (
@@ -26,12 +28,15 @@ _STATE = (
     "utilization.gpu",
 )
 _TOOL_TIMEOUT_S = 20.0
+_HOST_BYTES = 16 << 30  # of host memory that a worker on a GPU may take: its driver maps a lot
+_DRIVER_FOLDERS = ("/sys/bus/pci", "/sys/devices", "/sys/module")  # in which its driver looks for it; read-only
+_PIDS, _FILES = 256, 1024
 _NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*", "/dev/nvidia-caps/*")
 
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator.
+    """What kernels run on: an accelerator, its rehearsal, or this CPU.
 
     Attributes:
         torch_name: what torch calls it.
@@ -50,14 +55,37 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """False for a rehearsal on this CPU, which has all of a device but its speed."""
+        """False for this CPU, and for a rehearsal on it, which has all of a device but its speed."""
         return self.torch_name.startswith("cuda")
 
+    @property
+    def is_apart(self) -> bool:
+        """False for this CPU: its kernels run in the processes that the referee freezes, and nowhere else."""
+        return bool(self.torch_name)
+
     def serves(self, backend: Backend) -> bool:
-        """Whether candidates of a backend are checked and timed on it."""
+        """Whether a backend's kernels run on it as they are."""
         return (backend != "cpp") if self.is_gpu else (backend == "cpp")
 
+    def class_for(self, backend: Backend) -> DeviceClass:
+        """Which shapes of a problem candidates of a backend meet where this is the only accelerator."""
+        if backend == "cpp":
+            return "cpu"
+        return "gpu" if self.serves(backend) else "interpreter"
 
+    def limits(self, usual: Limits) -> Limits:
+        """Limits of a worker that computes on it, made of the usual ones: its driver needs more than this CPU does."""
+        if not self.is_gpu:
+            return usual
+        memory_bytes = max(usual.memory_bytes, _HOST_BYTES)
+        return dataclasses.replace(usual, memory_bytes=memory_bytes, pids=_PIDS, nofile=_FILES, devices=True)
+
+    def mounts(self) -> list[Mount]:
+        """Folders of this machine that its driver reads."""
+        return [Mount(path) for path in _DRIVER_FOLDERS if self.is_gpu and os.path.isdir(path)]
+
+
+CPU = Device("", "cpu", "", 0)
 REHEARSAL = Device("cpu", "rehearsal on this CPU", "", 8 << 30)
 
 

@@ -8,23 +8,23 @@ import platform
 from pathlib import Path
 
 from kernelwright import inline
-from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.host.device import CPU, Device
 from kernelwright.records import Environment
 
 
-def environment(threads: int, device: Device | None = None) -> Environment:
+def environment(threads: int, device: Device = CPU) -> Environment:
     """The record of this machine for ``threads`` threads of a candidate, or of a ``device``; torch is not imported."""
     try:
         compiler = inline.compiler_version()
     except inline.BuildError:
         compiler = "none"
     extra = {"triton": _version("triton"), "machine": platform.machine(), "isa": _instruction_sets()}
-    if device is not None and device.is_gpu:
+    if device.is_gpu:
         extra |= {"driver": device.driver, "architecture": device.architecture, "cuda compiler": _cuda_compiler()}
         extra |= {"device memory": f"{device.memory_bytes >> 20} MiB"}
     return Environment(
-        device="cpu" if device is None else device.name,
-        device_class="gpu" if device is not None and device.is_gpu else "cpu",
+        device=device.name,
+        device_class="gpu" if device.is_gpu else "cpu",
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         os=f"{platform.system()} {platform.release()}",

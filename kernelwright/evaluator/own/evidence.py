@@ -7,33 +7,13 @@ the reference does, or none, and do not pretend to more, it is not eligible (see
 
 from __future__ import annotations
 
-import itertools
 import math
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
+from kernelwright.evaluator.own.shares import FOREIGN_AT_MOST, OWN_AT_LEAST, Share, label
 
-from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
-from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.share import FOREIGN_AT_MOST, OWN_AT_LEAST, Meanwhile, Share, ShareSampler, label
-from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.cpu.turns import Plan
-from kernelwright.evaluator.own.ghost import GhostProduct, declared_returns, stub_functions
-
-_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
-_WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
-_MOST_CALLS = 1 << 14
-_SAMPLED_S = 0.015
-_EMPTY_LOOKS = 3  # after which a worker cannot be sampled
-_SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
-_SAMPLED_AGAIN_AT_MOST_S = (
-    8.0  # calls that only look an answer up are hardly ever caught, and long ones soon often enough
-)
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
-_INTERVAL_US = 150
 _MOSTLY = 0.6
 _KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
 _MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
@@ -239,53 +219,6 @@ def _is_compared(first: Share, again: Share) -> bool:
     return first.own < _MUCH or surely_not or _keeps_answers(first, again)
 
 
-class GhostBuilds:
-    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each.
-
-    It compiles nothing before :meth:`release`, so that it finds the products of another worker's requests.
-    """
-
-    def __init__(self, builds: BuildService) -> None:
-        self._builds = builds
-        self._released = threading.Event()
-        self._given_up = False
-        self.stubs: list[GhostProduct] = []
-
-    def release(self) -> None:
-        """Go on with requests that wait."""
-        self._released.set()
-
-    def give_up(self) -> None:
-        """Refuse requests that wait, and all that follow."""
-        self._given_up = True
-        self._released.set()
-
-    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """Build as always, then stub the product; one that cannot be stubbed stays as it is.
-
-        Kernels of a GPU need no stubs: whoever runs them instead of one is told to do nothing.
-        """
-        if "cuda" in str(message.get("language")):
-            self._released.wait()
-            return self._builds.build(message, source)
-        defines = _defines(message.get("flags"))
-        declared_returns(source, defines)  # takes a while, and is remembered
-        self._released.wait()
-        if self._given_up:
-            return BuildOutcome("", None, "nobody waits for it any more", 0.0, False)
-        outcome = self._builds.build(message, source)
-        if outcome.product is None:
-            return outcome
-        ghost = stub_functions(outcome.product, source, defines=defines)
-        self.stubs.append(ghost)
-        return outcome if ghost.product is None else outcome._replace(product=ghost.product)
-
-
-def _defines(flags: Any) -> dict[str, str]:
-    named = [str(flag)[2:].partition("=") for flag in flags or () if str(flag).startswith("-D")]
-    return {name: value or "1" for name, _, value in named}
-
-
 def _are_looked_up(new_ns: float, again_ns: float) -> bool:
     """Whether calls are so much shorter when inputs come again that the work cannot be done anew."""
     return again_ns * _LOOKED_UP < new_ns
@@ -303,157 +236,3 @@ class Shares(NamedTuple):
         if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
             return True
         return self.first is not None and self.again is not None and _keeps_answers(self.first, self.again)
-
-
-def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
-    """Let a worker, which waits frozen at the door, take calls while it is sampled; it is frozen again afterwards.
-
-    Where it seems to keep answers all is done once more, and the second look counts.
-
-    Raises:
-        WorkerFailed: the worker died, raised or hung.
-    """
-    shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
-    if shares.keep_answers():
-        shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
-    return shares
-
-
-def sample_share(
-    sampler: ShareSampler,
-    side: Side,
-    pool: Pool,
-    plan: Plan,
-    enough: Callable[[Share], bool],
-    *,
-    call_timeout_s: float,
-) -> Share | None:
-    """The share over new inputs alone, by windows that do not count; for a worker that is frozen at the door.
-
-    Args:
-        enough: whether a share rests on enough samples.
-
-    Raises:
-        WorkerFailed: the worker died, raised or hung.
-    """
-
-    def look() -> Share | None:
-        return _burst(sampler, side, pool, _new_windows(side, pool, plan, []), [], call_timeout_s=call_timeout_s)
-
-    return _gathered(look, enough)
-
-
-def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
-    known: list[np.ndarray] = []
-    new_ns: list[np.ndarray] = []
-    again_ns: list[np.ndarray] = []
-
-    def look() -> Share | None:
-        return _burst(sampler, side, pool, _new_windows(side, pool, plan, known), new_ns, call_timeout_s=call_timeout_s)
-
-    def look_again() -> Share | None:
-        repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
-        return _burst(sampler, side, pool, repeated, again_ns, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
-
-    def lengths() -> tuple[float, float]:
-        return float(np.min(np.concatenate(new_ns))), float(np.median(np.concatenate(again_ns)))
-
-    first = _gathered(look, _is_decided)
-    if first is None:
-        return Shares(None, None)
-    again = _gathered(
-        look_again,
-        lambda again: _is_compared(first, again),
-        seen_before=True,
-        looked_up=lambda: _are_looked_up(*lengths()),
-    )
-    return Shares(first, again, lengths())
-
-
-def _gathered(
-    look: Callable[[], Share | None],
-    enough: Callable[[Share], bool],
-    *,
-    seen_before: bool = False,
-    looked_up: Callable[[], bool] = lambda: False,
-) -> Share | None:
-    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing.
-
-    ``seen_before``: the worker can be sampled, so that looks which see nothing only say how short its calls are.
-    ``looked_up``: whether the lengths of calls tell by themselves, so that no more samples are wanted.
-    """
-    share, empty = None, 0
-    deadline = time.monotonic() + (_SAMPLED_AGAIN_AT_MOST_S if seen_before else _SAMPLED_AT_MOST_S)
-    while share is None or not enough(share):
-        found = look()
-        share, empty = _together(share, found), empty + (found is None)
-        hopeless = share is None and not seen_before and empty >= _EMPTY_LOOKS
-        if hopeless or looked_up() or time.monotonic() > deadline:
-            break
-    return share
-
-
-def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Windows of inputs that were not there before, the last few of which ``known`` keeps."""
-    slots = np.random.default_rng().permutation(pool.slots)
-    for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
-        side.freeze()
-        changed = np.concatenate((order, pool.refill(order)))
-        side.copy_written(order)
-        known[:] = [*(window for window in known if not np.isin(window, changed).any()), order]
-        side.thaw()
-        yield order
-
-
-def _burst(
-    sampler: ShareSampler,
-    side: Side,
-    pool: Pool,
-    windows: Iterable[np.ndarray],
-    lengths_ns: list[np.ndarray],
-    *,
-    call_timeout_s: float,
-    at_least_s: float = 0.0,
-) -> Share | None:
-    """The share over windows of slots, until there is enough. How long each call took is added to ``lengths_ns``.
-
-    ``at_least_s``: windows that are shorter reveal their slots again and again, each twice as often as the one before.
-    """
-    files, worker, capacity = frozenset(side.client.products), side.client.worker.pid, pool.variant.capacity()
-    running = sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US)
-
-    def take_calls(meanwhile: Meanwhile | None) -> None:
-        spent_s, times = 0.0, 1
-        for order in windows:
-            window = side.door.window(
-                side.client, np.tile(order, times), [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
-            )
-            lengths_ns.append(window.durations_ns)
-            taken_s = float(window.durations_ns.sum()) / 1e9
-            spent_s += taken_s
-            if spent_s >= _SAMPLED_S:
-                break
-            if taken_s < at_least_s and 2 * times * len(order) <= _MOST_CALLS:
-                times *= 2
-
-    side.thaw()
-    try:
-        running.over(take_calls)
-    finally:
-        side.freeze()
-    return running.result()
-
-
-def _together(first: Share | None, second: Share | None) -> Share | None:
-    """Two shares as one, weighted by their samples."""
-    if first is None or second is None:
-        return second or first
-    total = first.samples + second.samples
-    weight = first.samples / total
-    return Share(
-        own=weight * first.own + (1 - weight) * second.own,
-        library=weight * first.library + (1 - weight) * second.library,
-        python=weight * first.python + (1 - weight) * second.python,
-        other=weight * first.other + (1 - weight) * second.other,
-        samples=total,
-    )

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kernelwright.evaluator.builds.gpu_resources import Launch
-from kernelwright.evaluator.cpu.share import Share
-from kernelwright.evaluator.host.client import readable
+from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
+from kernelwright.evaluator.wire.claims import readable
 
 _CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
 _PROFILED = 1000  # samples that a profiler's exact share stands for

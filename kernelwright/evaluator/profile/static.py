@@ -22,7 +22,7 @@ from kernelwright.evaluator.builds.gpu_resources import (
     resources,
 )
 from kernelwright.evaluator.builds.service import BuildService
-from kernelwright.evaluator.host.client import readable
+from kernelwright.evaluator.wire.claims import readable
 from kernelwright.records import KernelResources, KnobValue, Problem, Profile, sha256_text
 from kernelwright.sandbox import Limits, Sandbox, WorkerFailed
 

@@ -11,10 +11,10 @@ from kernelwright import inline
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.builds.gpu_resources import Launch
 from kernelwright.evaluator.cpu.turns import ReadTimes
-from kernelwright.evaluator.host.client import Failure
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.evaluator.profile.events import KernelEvents
+from kernelwright.evaluator.wire.claims import Failure
 from kernelwright.records import (
     Correctness,
     FailedStage,

@@ -16,17 +16,18 @@ import numpy as np
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
 from kernelwright.evaluator.builds.emulation import EmulatorLibrary
+from kernelwright.evaluator.builds.lanes import CompileLanes, pick_lanes
 from kernelwright.evaluator.builds.service import BuildService
-from kernelwright.evaluator.cpu.door import Door, DoorLibrary
 from kernelwright.evaluator.cpu.fresh import FreshLibrary
 from kernelwright.evaluator.cpu.share import ShareSampler
 from kernelwright.evaluator.device.examine import Examiner
-from kernelwright.evaluator.host.client import Builder, Client, WorkerFailed
+from kernelwright.evaluator.host.client import Builder, Client
 from kernelwright.evaluator.host.device import REHEARSAL, Device, find_device
+from kernelwright.evaluator.host.door import Door, DoorLibrary
 from kernelwright.evaluator.host.environment import environment
 from kernelwright.evaluator.profile.code import CodeReader
-from kernelwright.evaluator.verdict.compile_lanes import CompileLanes, pick_lanes
 from kernelwright.evaluator.verdict.session import ProblemSession
+from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.worker.guard import GuardLibrary
 from kernelwright.records import Backend, Candidate, Environment, Evaluation, InputGenerator, Problem, Status, Verdict
 from kernelwright.sandbox import Limits, Mount, Sandbox, open_sandbox, product_memfd

@@ -21,14 +21,14 @@ from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.races import RaceStage
+from kernelwright.evaluator.cpu.sampling import sample_shares
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import Plan, pinned
 from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.device.examine import Examination, note_events, state_noted
-from kernelwright.evaluator.host.client import Builder, WorkerFailed, readable
+from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.device import Device
-from kernelwright.evaluator.own.evidence import Evidence, Shares, sample_shares
-from kernelwright.evaluator.own.replay import Replay
+from kernelwright.evaluator.own.evidence import Evidence, Shares
 from kernelwright.evaluator.own.trace import Trace, kernel_names
 from kernelwright.evaluator.profile.ceilings import kept_ceilings, measure_ceilings
 from kernelwright.evaluator.profile.cpu import place_cpu, profile_cpu
@@ -41,11 +41,13 @@ from kernelwright.evaluator.profile.static import (
 )
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.truth import truth
-from kernelwright.evaluator.verdict.compile_lanes import BuildAhead
+from kernelwright.evaluator.verdict.ahead import BuildAhead
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of
 from kernelwright.evaluator.verdict.refusals import note_builds, refuse
+from kernelwright.evaluator.verdict.replay import Replay
 from kernelwright.evaluator.verdict.small import as_of, small_problem
 from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.wire.claims import WorkerFailed, readable
 from kernelwright.records import (
     Backend,
     BuiltCode,

@@ -16,17 +16,17 @@ import numpy as np
 
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
+from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.clockwork import FLOOR_SHARE, Clockwork
+from kernelwright.evaluator.cpu.sampling import sample_share
 from kernelwright.evaluator.cpu.share import ShareSampler
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
 from kernelwright.evaluator.cpu.workers import CONTROL, Workers, is_foreign
 from kernelwright.evaluator.figures import timing as statistics
-from kernelwright.evaluator.host.client import WorkerFailed
-from kernelwright.evaluator.own.evidence import sample_share
-from kernelwright.evaluator.truth.truth import CheckSet
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.rivals import Races, RivalFailed, Rivals, StartRival
+from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import TOO_SMALL_TO_TIME, Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
 
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelwright.evaluator.builds.native import build_library
-from kernelwright.evaluator.cpu.share import Meanwhile
-from kernelwright.evaluator.host.client import Client, Failure, WorkerFailed
+from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFailed
 from kernelwright.sandbox import SharedMemory, product_memfd
 
 _DONE, _PENDING, _READ_FAILED, _BAD_CLAIM = range(4)
@@ -28,16 +28,6 @@ _PATIENCE_NS = 20_000_000
 
 class _Progress(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("next", "revealed", "start_ns", "reads")]
-
-
-class OutputClaim(NamedTuple):
-    """One output as the worker described it, with the bytes that the referee read at the claimed address."""
-
-    address: int
-    dtype: str | None  # None: a dtype that is not supported
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    data: np.ndarray  # uint8
 
 
 class Window(NamedTuple):
@@ -262,3 +252,10 @@ def _pointers(*arrays: np.ndarray) -> list[ctypes.c_void_p]:
 
 def _nonces(count: int) -> np.ndarray:
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64) | np.uint64(1)
+
+
+class Meanwhile(NamedTuple):
+    """A C function, and its only argument, that whoever waits for a worker calls again and again meanwhile."""
+
+    function: int
+    argument: int

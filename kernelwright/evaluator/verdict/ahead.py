@@ -12,80 +12,26 @@ another process of kernelwright times meanwhile is on cores of its own choice, w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING
 
 from kernelwright import inline
 from kernelwright.errors import KernelwrightError, SandboxError
-from kernelwright.evaluator.cpu.door import Door
-from kernelwright.evaluator.host.client import WorkerFailed
-from kernelwright.evaluator.truth.truth import Variant
+from kernelwright.evaluator.accuracy.trials import Variant
+from kernelwright.evaluator.builds.lanes import BuildPass
+from kernelwright.evaluator.host.door import Door
+from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Candidate, Problem
 from kernelwright.sandbox import WorkerFailed as CallFailed
 
 if TYPE_CHECKING:
     from kernelwright.evaluator.verdict.referee import Referee
 
-__all__ = ["BuildAhead", "BuildPass", "CompileLanes", "pick_lanes", "siblings"]
-
-_MOST_LANES = 4
 _PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
 _MOST_KEPT = 8  # passes of one problem, for candidates that were not asked for yet or will be again
 _MOST_COMPILED = 32 << 20  # bytes of what Triton compiled for one candidate
 _COMPILE = "kernelwright.evaluator.worker.triton.capture:compile_ahead"
-
-
-class BuildPass(NamedTuple):
-    """``compiled`` is what Triton compiled for a candidate, empty where nothing was."""
-
-    compiled: bytes = b""
-
-
-class CompileLanes:
-    """Threads that wait for builds, and the processors that those may use. Shared by all sessions of a referee."""
-
-    def __init__(self, count: int, cpus: Sequence[int]) -> None:
-        self.cpus = tuple(cpus)
-        self.count = count
-        self._threads = ThreadPoolExecutor(count, "compile lane") if count else None
-
-    def submit(self, work: Callable[[], BuildPass]) -> Future[BuildPass] | None:
-        """Do ``work`` when a lane is free; None where there are no lanes."""
-        return None if self._threads is None else self._threads.submit(work)
-
-    def close(self, *, wait: bool = True) -> None:
-        """Begin nothing more, and ``wait`` for what has begun."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=wait, cancel_futures=True)
-
-
-def siblings(cpu: int) -> set[int]:
-    """Processors that share a core with ``cpu``, itself among them."""
-    try:
-        listed = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-        ranges = [part.split("-") for part in listed.strip().split(",")]
-        return {cpu}.union(*(range(int(first), int(last) + 1) for first, *_, last in ([*r, r[-1]] for r in ranges)))
-    except (OSError, ValueError):
-        return {cpu}
-
-
-def pick_lanes(
-    asked: int | str, cpus: Sequence[int], threads: int, siblings: Callable[[int], set[int]] = siblings
-) -> tuple[int, Sequence[int]]:
-    """How many lanes, and their processors: on cores that neither the referee's clock nor the worker's threads take.
-
-    Args:
-        asked: a number, or "auto" for one for each processor left over, up to 4.
-        cpus: processors that may be used, sorted; the first is the referee's, the last ``threads`` the workers'.
-        siblings: which share a core.
-    """
-    timed = {cpus[0], *cpus[-threads:]}
-    left = [cpu for cpu in cpus if not siblings(cpu) & timed]
-    if isinstance(asked, str):
-        return min(len(left), _MOST_LANES), left
-    return asked, left or cpus
 
 
 class BuildAhead:

@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.host.client import Builder, WorkerFailed
-from kernelwright.evaluator.own.evidence import GhostBuilds
+from kernelwright.evaluator.host.client import Builder
+from kernelwright.evaluator.own.ghost import GhostProduct, declared_returns, stub_functions
+from kernelwright.evaluator.wire.claims import WorkerFailed
 
 
 class Ghost(NamedTuple):
@@ -101,3 +102,50 @@ class Replay:
         self._load(side)
         side.freeze()
         return side
+
+
+class GhostBuilds:
+    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each.
+
+    It compiles nothing before :meth:`release`, so that it finds the products of another worker's requests.
+    """
+
+    def __init__(self, builds: BuildService) -> None:
+        self._builds = builds
+        self._released = threading.Event()
+        self._given_up = False
+        self.stubs: list[GhostProduct] = []
+
+    def release(self) -> None:
+        """Go on with requests that wait."""
+        self._released.set()
+
+    def give_up(self) -> None:
+        """Refuse requests that wait, and all that follow."""
+        self._given_up = True
+        self._released.set()
+
+    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
+        """Build as always, then stub the product; one that cannot be stubbed stays as it is.
+
+        Kernels of a GPU need no stubs: whoever runs them instead of one is told to do nothing.
+        """
+        if "cuda" in str(message.get("language")):
+            self._released.wait()
+            return self._builds.build(message, source)
+        defines = _defines(message.get("flags"))
+        declared_returns(source, defines)  # takes a while, and is remembered
+        self._released.wait()
+        if self._given_up:
+            return BuildOutcome("", None, "nobody waits for it any more", 0.0, False)
+        outcome = self._builds.build(message, source)
+        if outcome.product is None:
+            return outcome
+        ghost = stub_functions(outcome.product, source, defines=defines)
+        self.stubs.append(ghost)
+        return outcome if ghost.product is None else outcome._replace(product=ghost.product)
+
+
+def _defines(flags: Any) -> dict[str, str]:
+    named = [str(flag)[2:].partition("=") for flag in flags or () if str(flag).startswith("-D")]
+    return {name: value or "1" for name, _, value in named}

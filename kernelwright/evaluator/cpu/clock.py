@@ -1,0 +1,138 @@
+"""The clock of this CPU: workers, windows and the check of one problem, and what is seen of a worker meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kernelwright.evaluator.cpu.check_stage import CheckStage
+from kernelwright.evaluator.cpu.clockwork import Clockwork
+from kernelwright.evaluator.cpu.instruments import Instruments
+from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.sampling import sample_share, sample_shares
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turns import Plan, Turns
+from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.host.device import CPU, Device
+from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.own.evidence import Shares
+from kernelwright.evaluator.own.shares import Share
+from kernelwright.evaluator.profile.ceilings import kept_ceilings, measure_ceilings
+from kernelwright.evaluator.profile.cpu import place_cpu, profile_cpu
+from kernelwright.evaluator.profile.winner import Faults, Winner
+from kernelwright.records import Problem, Profile
+
+
+class CpuClock:
+    """Checks and times candidates of one problem on this CPU.
+
+    Attributes:
+        device: what candidates run on.
+        may_confirm: whether what it times may be published.
+        sanitizes: whether :meth:`faults` looks at anything.
+        workers: makes sides. clockwork: makes windows and turns. checks: the check.
+    """
+
+    device: Device = CPU
+    may_confirm = True
+    sanitizes = False
+
+    def __init__(self, host: Host, instruments: Instruments, problem: Problem, on_stage: Callable[[str], None]) -> None:
+        self._host = host
+        self._instruments = instruments
+        self._timeout_s = host.settings.call_timeout_s
+        self.workers = self._make_workers(problem, on_stage)
+        self.clockwork = self._make_clockwork(problem)
+        self.checks = CheckStage(instruments, host.settings, problem, self.clockwork)
+
+    def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
+        return Workers(self._host, problem, on_stage)
+
+    def _make_clockwork(self, problem: Problem) -> Clockwork:
+        return Clockwork(self._instruments, self.workers, problem)
+
+    def close(self) -> None:
+        """End the twins, and give the pools back."""
+        self.workers.close()
+        self.clockwork.close()
+
+    # ------------------------------------------------------------------------------------------ own kernels
+
+    def own_shares(self, side: Side, windows: tuple[Pool, Plan]) -> Shares:
+        """What a checked worker's time is spent on, over new inputs and over known ones; it is thawed afterwards.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+        side.enter(windows[0])
+        side.freeze()
+        shares = sample_shares(self._instruments.sampler, side, *windows, call_timeout_s=self._timeout_s)
+        side.leave(timeout_s=self._timeout_s)
+        return shares
+
+    def share_between(self, turns: Turns, settled: Callable[[Share], bool]) -> Share | None:
+        """What the candidate's time is spent on, between two turns; None where its calls are too short to tell.
+
+        Args:
+            settled: whether a share rests on enough samples.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+
+        def look(side: Side, pool: Pool, plan: Plan) -> Share | None:
+            sampler = self._instruments.sampler
+            return sample_share(sampler, side, pool, plan, settled, call_timeout_s=self._timeout_s)
+
+        return turns.apart(look)
+
+    # ------------------------------------------------------------------------------------------ around timing
+
+    def state(self) -> dict[str, str]:
+        """What the device says of its clocks, temperature and power; empty for this CPU."""
+        return {}
+
+    def own_times(self, side: Side) -> str:
+        """What a candidate's own process says of its time, in words; empty where it is not asked."""
+        return ""
+
+    def see_works(self) -> None:
+        """See whether candidates can still be judged after a fault.
+
+        Raises:
+            MachineError: they cannot.
+        """
+
+    def faults(self, winner: Winner) -> Faults:
+        """Faulty accesses to memory; none are looked for on this CPU, where the check guards the memory."""
+        return Faults()
+
+    def explain(self, winner: Winner, static: Profile | None, *, replay: bool) -> Profile | None:
+        """Where a winner's time goes.
+
+        Its place on the roofline and the look at its machine code take milliseconds.
+
+        Args:
+            static: what the compiler says of a GPU's kernels.
+            replay: run its kernels again in a sandbox of their own as well, which takes seconds.
+
+        Raises:
+            SandboxError, MachineError: the tools cannot be run.
+        """
+        if not winner.built:
+            return None
+        sandbox, cache = self._host.sandbox, self._host.cache_dir
+        kept = None if replay else kept_ceilings(cache)
+        figures = self._instruments.code.metrics(winner.products.values()) | {"kernel_calls": float(len(winner.calls))}
+        figures |= {} if winner.own_share is None else {"own_share": winner.own_share}
+        placed: dict[str, Any] = {
+            "latency_ms": winner.timing.latency_ms.median,
+            "bytes_moved": winner.check_set.variants[0].bytes_moved,
+            "flops": winner.check_set.flops,
+            "ceilings": kept or measure_ceilings(sandbox, cache),
+            "working_set_bytes": self.clockwork.pool_bytes(winner.check_set),
+            "figures": figures,
+        }
+        if replay:
+            return profile_cpu(sandbox, winner.built, winner.calls, own_share=winner.own_share, **placed)
+        return place_cpu(calls=len(winner.calls), **placed)

@@ -1,0 +1,182 @@
+"""Shares of a worker's time in own kernels, by samples of its instruction pointer while it takes calls."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.share import ShareSampler
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turns import Plan
+from kernelwright.evaluator.host.door import Meanwhile
+from kernelwright.evaluator.own.evidence import Shares, _are_looked_up, _is_compared, _is_decided
+from kernelwright.evaluator.own.shares import Share
+
+_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
+_WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
+_MOST_CALLS = 1 << 14
+_SAMPLED_S = 0.015
+_EMPTY_LOOKS = 3  # after which a worker cannot be sampled
+_SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
+_SAMPLED_AGAIN_AT_MOST_S = (
+    8.0  # calls that only look an answer up are hardly ever caught, and long ones soon often enough
+)
+_INTERVAL_US = 150
+
+
+def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
+    """Let a worker, which waits frozen at the door, take calls while it is sampled; it is frozen again afterwards.
+
+    Where it seems to keep answers all is done once more, and the second look counts.
+
+    Raises:
+        WorkerFailed: the worker died, raised or hung.
+    """
+    shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
+    if shares.keep_answers():
+        shares = _sample_both(sampler, side, pool, plan, call_timeout_s=call_timeout_s)
+    return shares
+
+
+def sample_share(
+    sampler: ShareSampler,
+    side: Side,
+    pool: Pool,
+    plan: Plan,
+    enough: Callable[[Share], bool],
+    *,
+    call_timeout_s: float,
+) -> Share | None:
+    """The share over new inputs alone, by windows that do not count; for a worker that is frozen at the door.
+
+    Args:
+        enough: whether a share rests on enough samples.
+
+    Raises:
+        WorkerFailed: the worker died, raised or hung.
+    """
+
+    def look() -> Share | None:
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, []), [], call_timeout_s=call_timeout_s)
+
+    return _gathered(look, enough)
+
+
+def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
+    known: list[np.ndarray] = []
+    new_ns: list[np.ndarray] = []
+    again_ns: list[np.ndarray] = []
+
+    def look() -> Share | None:
+        return _burst(sampler, side, pool, _new_windows(side, pool, plan, known), new_ns, call_timeout_s=call_timeout_s)
+
+    def look_again() -> Share | None:
+        repeated = itertools.islice(itertools.cycle(known), _MOST_WINDOWS)
+        return _burst(sampler, side, pool, repeated, again_ns, call_timeout_s=call_timeout_s, at_least_s=_WINDOW_S)
+
+    def lengths() -> tuple[float, float]:
+        return float(np.min(np.concatenate(new_ns))), float(np.median(np.concatenate(again_ns)))
+
+    first = _gathered(look, _is_decided)
+    if first is None:
+        return Shares(None, None)
+    again = _gathered(
+        look_again,
+        lambda again: _is_compared(first, again),
+        seen_before=True,
+        looked_up=lambda: _are_looked_up(*lengths()),
+    )
+    return Shares(first, again, lengths())
+
+
+def _gathered(
+    look: Callable[[], Share | None],
+    enough: Callable[[Share], bool],
+    *,
+    seen_before: bool = False,
+    looked_up: Callable[[], bool] = lambda: False,
+) -> Share | None:
+    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing.
+
+    ``seen_before``: the worker can be sampled, so that looks which see nothing only say how short its calls are.
+    ``looked_up``: whether the lengths of calls tell by themselves, so that no more samples are wanted.
+    """
+    share, empty = None, 0
+    deadline = time.monotonic() + (_SAMPLED_AGAIN_AT_MOST_S if seen_before else _SAMPLED_AT_MOST_S)
+    while share is None or not enough(share):
+        found = look()
+        share, empty = _together(share, found), empty + (found is None)
+        hopeless = share is None and not seen_before and empty >= _EMPTY_LOOKS
+        if hopeless or looked_up() or time.monotonic() > deadline:
+            break
+    return share
+
+
+def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """Windows of inputs that were not there before, the last few of which ``known`` keeps."""
+    slots = np.random.default_rng().permutation(pool.slots)
+    for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
+        side.freeze()
+        changed = np.concatenate((order, pool.refill(order)))
+        side.copy_written(order)
+        known[:] = [*(window for window in known if not np.isin(window, changed).any()), order]
+        side.thaw()
+        yield order
+
+
+def _burst(
+    sampler: ShareSampler,
+    side: Side,
+    pool: Pool,
+    windows: Iterable[np.ndarray],
+    lengths_ns: list[np.ndarray],
+    *,
+    call_timeout_s: float,
+    at_least_s: float = 0.0,
+) -> Share | None:
+    """The share over windows of slots, until there is enough. How long each call took is added to ``lengths_ns``.
+
+    ``at_least_s``: windows that are shorter reveal their slots again and again, each twice as often as the one before.
+    """
+    files, worker, capacity = frozenset(side.client.products), side.client.worker.pid, pool.variant.capacity()
+    running = sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US)
+
+    def take_calls(meanwhile: Meanwhile | None) -> None:
+        spent_s, times = 0.0, 1
+        for order in windows:
+            window = side.door.window(
+                side.client, np.tile(order, times), [], capacity, call_timeout_s=call_timeout_s, meanwhile=meanwhile
+            )
+            lengths_ns.append(window.durations_ns)
+            taken_s = float(window.durations_ns.sum()) / 1e9
+            spent_s += taken_s
+            if spent_s >= _SAMPLED_S:
+                break
+            if taken_s < at_least_s and 2 * times * len(order) <= _MOST_CALLS:
+                times *= 2
+
+    side.thaw()
+    try:
+        running.over(take_calls)
+    finally:
+        side.freeze()
+    return running.result()
+
+
+def _together(first: Share | None, second: Share | None) -> Share | None:
+    """Two shares as one, weighted by their samples."""
+    if first is None or second is None:
+        return second or first
+    total = first.samples + second.samples
+    weight = first.samples / total
+    return Share(
+        own=weight * first.own + (1 - weight) * second.own,
+        library=weight * first.library + (1 - weight) * second.library,
+        python=weight * first.python + (1 - weight) * second.python,
+        other=weight * first.other + (1 - weight) * second.other,
+        samples=total,
+    )

@@ -1,0 +1,241 @@
+"""This machine as the referee uses it: the sandbox, workers and their limits, builds, processors, the lane."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from kernelwright.config import Settings
+from kernelwright.evaluator.builds.emulation import EmulatorLibrary
+from kernelwright.evaluator.builds.lanes import CompileLanes, pick_lanes
+from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.host.client import Builder, Client
+from kernelwright.evaluator.host.device import CPU, REHEARSAL, Device, find_device
+from kernelwright.evaluator.host.door import Door, DoorLibrary
+from kernelwright.evaluator.host.environment import environment
+from kernelwright.records import Backend, DeviceClass, Environment
+from kernelwright.sandbox import Limits, Mount, Sandbox, open_sandbox, product_memfd
+
+LOAD_TIMEOUT_S = 60.0
+RUNNER = "kernelwright.evaluator.worker.runner:main"
+ORACLE = "kernelwright.evaluator.worker.oracle:main"
+COMPILER = "kernelwright.evaluator.worker.compiler:main"
+_WORKER_LIFE_S = 6 * 3600.0
+_DIGEST_SOURCE = Path(__file__).parent.parent / "worker/digest.cu"
+
+
+class Program(NamedTuple):
+    """What a worker loads. ``checked_by``, ``ghost`` and ``tf32`` as the worker's ``do_load`` has them.
+
+    compiled: what Triton compiled for a candidate in its build pass. threads: None for as many as the settings say.
+    """
+
+    source: str
+    role: Literal["candidate", "reference"] = "reference"
+    mode: str = "eval"
+    checked_by: str = ""
+    ghost: bool = False
+    device: Device = CPU
+    tf32: bool = False
+    compiled: bytes = b""
+    threads: int | None = None
+
+
+class Host:
+    """This machine, as the settings let it be used.
+
+    Attributes:
+        settings: as given.
+        environment: what results on this CPU depend on.
+        device: the accelerator that is here; ``CPU`` where none is.
+        sandbox: where everything foreign runs.
+        warm: whether workers are forked from a process that has imported torch; else each starts anew.
+        builds: compiles for workers.
+        compile_lanes: cores that candidates are built on while others are timed.
+        own_cpu: the processor of the referee's own thread, None where there is only one.
+        last_cpu: the last processor of those that workers run on.
+        cache_dir: where products and measurements are kept.
+    """
+
+    def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
+        self.settings = settings
+        self.device = _device(settings)
+        self.environment = environment(settings.threads)
+        self.warm = True
+        self._owns_sandbox = sandbox is None
+        self.sandbox = _open_sandbox(settings, self.device) if sandbox is None else sandbox
+        self.sandbox.warm_up()
+        self.cache_dir = Path(settings.cache_dir)
+        self.cache_dir.mkdir(parents=True, exist_ok=True)
+        self.door_library = DoorLibrary(self.cache_dir)
+        cpus = sorted(os.sched_getaffinity(0))
+        lanes = pick_lanes(settings.compile_lanes, cpus, settings.threads) if self.device.is_apart else (0, ())
+        self.compile_lanes = CompileLanes(*lanes)
+        self.builds = BuildService(
+            self.sandbox,
+            self.cache_dir,
+            timeout_s=settings.build_timeout_s,
+            memory_bytes=settings.memory_bytes,
+            architecture=self.device.architecture,
+            cpus=self.compile_lanes.cpus or None,
+        )
+        self.own_cpu = cpus[0] if len(cpus) > 1 else None
+        self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self.last_cpu = self._worker_cpus[-1]
+        self._emulator_library: EmulatorLibrary | None = None
+        self._digest_code: bytes | None = None
+
+    def close(self) -> None:
+        """End the sandbox, where it is ours, and with it what is still being built."""
+        self.compile_lanes.close(wait=not self._owns_sandbox)
+        if self._owns_sandbox:
+            self.sandbox.close()
+            self.compile_lanes.close()
+
+    # ------------------------------------------------------------------------------------------ what serves whom
+
+    def device_for(self, backend: Backend) -> Device:
+        """The device that candidates of a backend run on: the accelerator, or this CPU, with or without help."""
+        return self.device if self.device.serves(backend) else CPU
+
+    def class_for(self, backend: Backend) -> DeviceClass:
+        """Which shapes of a problem candidates of a backend meet."""
+        return self.device.class_for(backend)
+
+    def environment_for(self, backend: Backend) -> Environment:
+        """What results of candidates of a backend depend on."""
+        device = self.device_for(backend)
+        return environment(self.settings.threads, device) if device.is_apart else self.environment
+
+    @property
+    def digest_code(self) -> bytes:
+        """Machine code of the digest for the device that is here, compiled on first use.
+
+        Raises:
+            MachineError: it cannot be compiled here.
+        """
+        if self._digest_code is None:
+            source = _DIGEST_SOURCE.read_text()
+            self._digest_code = self.builds.device_code(source, "kw_digest", self.device.architecture)
+        return self._digest_code
+
+    # ------------------------------------------------------------------------------------------ workers
+
+    def limits(self, *, wall_s: float = _WORKER_LIFE_S, allow_exec: bool = False, device: Device = CPU) -> Limits:
+        """Limits of a worker."""
+        memory_bytes = self.settings.memory_bytes
+        return device.limits(Limits(memory_bytes=memory_bytes, wall_s=wall_s, cpu_s=3600, allow_exec=allow_exec))
+
+    def worker(
+        self,
+        entry: str,
+        *,
+        name: str,
+        builds: Builder | None = None,
+        allow_exec: bool = False,
+        env: Mapping[str, str] | None = None,
+        inductor_cache: str | None = None,
+        device: Device = CPU,
+        cpus: Sequence[int] | None = None,
+    ) -> Client:
+        """Start a worker on the timing core(s), or on ``cpus``.
+
+        With a GPU as its ``device``, it sees that GPU, its driver gets what it needs, and it may start programs:
+        Triton's assembler is one.
+
+        ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
+        one problem, which the reference's workers of that problem share. Rungs without a file system of their own
+        cannot show it; there each of these workers compiles for itself.
+        """
+        mounts, variables = device.mounts(), dict(env or {})
+        if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
+            folder = self.cache_dir / "inductor" / inductor_cache[:32]
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o1777)
+            mounts.append(Mount(str(folder), "/cache", writable=True))
+            variables |= {"TORCHINDUCTOR_CACHE_DIR": "/cache", "TRITON_CACHE_DIR": "/cache/triton"}
+        return Client(
+            self.sandbox,
+            entry,
+            name=name,
+            limits=self.limits(allow_exec=allow_exec or device.is_gpu, device=device),
+            cpus=self._worker_cpus if cpus is None else cpus,
+            builds=builds,
+            env=variables,
+            mounts=mounts,
+            warm=self.warm,
+            apart=entry == COMPILER,  # it imports Triton, which decides then whether it interprets
+        )
+
+    def load(self, client: Client, door: Door, program: Program, *, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """Hand a worker its door and its program.
+
+        Raises:
+            WorkerFailed: the program does not load.
+        """
+        device = program.device
+        sent = [product_memfd(program.source.encode()), self.door_library.memfd()]
+        if program.checked_by == "emulator":
+            if self._emulator_library is None:
+                self._emulator_library = EmulatorLibrary(self.cache_dir)
+            sent.append(self._emulator_library.memfd())
+        elif device.is_gpu:
+            sent.append(product_memfd(self.digest_code))
+            sent += [product_memfd(program.compiled)] if program.compiled else []
+        status = os.fstat(sent[1])
+        client.door_files = frozenset({(status.st_dev, status.st_ino)})
+        client.door_data = self.door_library.data
+        try:
+            client.request(
+                "load",
+                timeout_s=timeout_s,
+                fds=[*sent[:2], *door.fds(), *sent[2:]],
+                role=program.role,
+                mode=program.mode,
+                threads=program.threads or self.settings.threads,
+                checked_by=program.checked_by,
+                ghost=program.ghost,
+                device=device.torch_name,
+                tf32=program.tf32,
+            )
+        finally:
+            for fd in sent:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def lane(self) -> Iterator[None]:
+        """The exclusive right to time on this machine's CPU, across processes."""
+        with (self.cache_dir / "cpu-lane.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+@contextlib.contextmanager
+def pinned(cpu: int | None) -> Iterator[None]:
+    """Keep the calling thread on one core while it spins."""
+    before = os.sched_getaffinity(0)
+    try:
+        if cpu is not None:
+            os.sched_setaffinity(0, {cpu})
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _device(settings: Settings) -> Device:
+    """The accelerator that candidates of its kind are checked and timed on, as the settings say."""
+    if settings.device == "auto":
+        return find_device() or CPU
+    return REHEARSAL if settings.device == "rehearsal" else CPU
+
+
+def _open_sandbox(settings: Settings, device: Device) -> Sandbox:
+    """The sandbox of the settings, in which the packages that workers import can be seen wherever they lie."""
+    found = (importlib.util.find_spec(name) for name in ("torch", "numpy", "triton"))
+    places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
+    return open_sandbox(settings.sandbox, python_paths=sorted(places), threads=settings.threads, devices=device.nodes)

@@ -1,0 +1,64 @@
+"""What a worker claims, and how it fails: never true because the worker says so."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from kernelwright.sandbox import Exit, over_memory
+
+
+class Failure(NamedTuple):
+    """Why a worker did not do what it was told.
+
+    kind: ``fault`` (its code raised), ``died`` (crash, kill, limit), ``timeout``, ``protocol`` (nonsense on the wire).
+    """
+
+    kind: Literal["fault", "died", "timeout", "protocol"]
+    phase: str
+    message: str
+    line: int | None = None
+    exit: Exit | None = None
+
+
+class WorkerFailed(Exception):
+    """Carries a :class:`Failure` and the worker's name; never leaves the evaluator."""
+
+    def __init__(self, failure: Failure, worker: str) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.worker = worker
+
+
+def readable(text: object) -> str:
+    """Hostile text as text that can be stored and shown: no lone surrogates, no control characters but line ends."""
+    clean = str(text).encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in clean)
+
+
+def describe_exit(exit_: Exit) -> str:
+    """What killed a worker, in words."""
+    needs, _ = over_memory(exit_.memory_bytes)
+    reasons = {
+        "oom": f"killed: it {needs}",
+        "timeout": "killed: it ran over its time limit",
+        "output": "killed: it printed more than its output limit",
+    }
+    if exit_.reason in reasons:
+        return reasons[exit_.reason]
+    if exit_.signal is not None:
+        names = {11: "segmentation fault", 6: "abort", 4: "illegal instruction", 7: "bus error", 8: "arithmetic error"}
+        names |= {9: "killed", 31: "forbidden system call"}
+        return f"crashed: {names.get(exit_.signal, 'signal')} (signal {exit_.signal})"
+    return f"ended by itself with exit code {exit_.returncode}"
+
+
+class OutputClaim(NamedTuple):
+    """One output as the worker described it, with the bytes that the referee read at the claimed address."""
+
+    address: int
+    dtype: str | None  # None: a dtype that is not supported
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    data: np.ndarray  # uint8

@@ -1,0 +1,21 @@
+"""Roles of workers: what a worker is started for."""
+
+from __future__ import annotations
+
+RIVAL = "rival "  # begins the roles of other candidates that one is timed beside
+CONTROL = "control"  # a second eager twin, whose ratio to the first is known to be one
+
+
+def is_foreign(role: str) -> bool:
+    """Whether a role is that of a candidate's code, the judged one's or a rival's."""
+    return role == "candidate" or role.startswith(RIVAL)
+
+
+def is_compiled(role: str) -> bool:
+    """Whether a role is that of a torch.compile baseline."""
+    return role.startswith("compile")
+
+
+def compile_mode(role: str) -> str:
+    """The mode of torch.compile that a baseline is named after: ``compile-reduce-overhead`` has ``reduce-overhead``."""
+    return role.removeprefix("compile").removeprefix("-") or "default"
