@@ -14,16 +14,21 @@ if TYPE_CHECKING:
     from kernelwright.evaluator.host.environment import environment
     from kernelwright.evaluator.profile.facts import device_facts
     from kernelwright.evaluator.screen.screening import kernel_backends
-    from kernelwright.evaluator.verdict.referee import BASELINES, EvaluatorPool, Referee
+    from kernelwright.evaluator.verdict.asks import Check, Confirm, RefereeLike, Search, Session
+    from kernelwright.evaluator.verdict.referee import BASELINES, Referee
     from kernelwright.evaluator.verdict.session import ProblemSession
 
 __all__ = [
     "BASELINES",
+    "Check",
+    "Confirm",
     "Device",
-    "EvaluatorPool",
     "ProblemSession",
     "Referee",
+    "RefereeLike",
     "Result",
+    "Search",
+    "Session",
     "device_facts",
     "environment",
     "fast_p",
@@ -38,7 +43,11 @@ __all__ = [
 _HOMES = {
     "BASELINES": "verdict.referee",
     "Device": "host.device",
-    "EvaluatorPool": "verdict.referee",
+    "Check": "verdict.asks",
+    "Confirm": "verdict.asks",
+    "RefereeLike": "verdict.asks",
+    "Search": "verdict.asks",
+    "Session": "verdict.asks",
     "ProblemSession": "verdict.session",
     "Referee": "verdict.referee",
     "Result": "figures.metrics",

@@ -10,7 +10,7 @@ from referee_problem_text import HEAD, TAIL
 
 from kernelwright.datasets import LintFinding, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
-from kernelwright.evaluator.truth.truth import OracleSession
+from kernelwright.evaluator.truth.oracle import OracleSession
 from kernelwright.evaluator.verdict.timekeeping import Timekeeper
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
 from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox

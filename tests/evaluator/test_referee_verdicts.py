@@ -16,7 +16,7 @@ from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
 from kernelwright.evaluator.figures import timing as statistics
-from kernelwright.evaluator.truth import truth
+from kernelwright.evaluator.truth import oracle as truth
 from kernelwright.inline import BuildError
 from kernelwright.records import Candidate, Stage, Status
 

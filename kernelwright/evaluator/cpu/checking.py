@@ -17,7 +17,7 @@ from kernelwright.evaluator.accuracy import budget, judging, randomness
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import Plan, secret_calls
-from kernelwright.evaluator.truth import truth
+from kernelwright.evaluator.accuracy.trials import Trial
 from kernelwright.records import Status
 
 _REVEALS = 2  # times that each trial is revealed
@@ -62,7 +62,7 @@ class Checker:
         self._outputs: dict[int, list[np.ndarray]] = {}
         self._drawn: dict[int, list[list[np.ndarray]]] = {}
 
-    def check(self, trials: Sequence[truth.Trial], *, passes: int = _REVEALS, number_from: int = 0) -> Finding:
+    def check(self, trials: Sequence[Trial], *, passes: int = _REVEALS, number_from: int = 0) -> Finding:
         """Reveal every trial ``passes`` times and compare all of its outputs; ends at the first window that is wrong.
 
         Args:
@@ -91,7 +91,7 @@ class Checker:
             worst = worst._replace(status=Status.INCORRECT_NUMERICAL, reason=reason)
         return Finding(worst, len(trials), bool(reason))
 
-    def allclose(self, trials: Sequence[truth.Trial]) -> bool:
+    def allclose(self, trials: Sequence[Trial]) -> bool:
         """Whether the outputs of all trials are ``allclose`` to the reference's; each is revealed once.
 
         Raises:
@@ -103,7 +103,7 @@ class Checker:
                 return False
         return True
 
-    def _window(self, trials: Sequence[truth.Trial], pending: list[int], weights: int) -> judging.Judgement:
+    def _window(self, trials: Sequence[Trial], pending: list[int], weights: int) -> judging.Judgement:
         """One window with as many of the ``pending`` trials as it has reads; they are taken off the list."""
         variant = self._pool.variant
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
@@ -132,7 +132,7 @@ class Checker:
                 break
         return worst
 
-    def _probe(self, trials: Sequence[truth.Trial]) -> str:
+    def _probe(self, trials: Sequence[Trial]) -> str:
         """Whether an input is used at lower precision than its dtype: the reason, or an empty string."""
         for k, trial in enumerate(trials):
             if trial.partner is None:
@@ -142,7 +142,7 @@ class Checker:
                 return reason
         return ""
 
-    def _judge_draws(self, trials: Sequence[truth.Trial], worst: judging.Judgement) -> judging.Judgement:
+    def _judge_draws(self, trials: Sequence[Trial], worst: judging.Judgement) -> judging.Judgement:
         for k, values in self._drawn.items():
             for j, spec in enumerate(self._pool.variant.outputs):
                 theirs = [drawn[j] for drawn in trials[k].draws]

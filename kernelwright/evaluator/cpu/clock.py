@@ -119,7 +119,7 @@ class CpuClock:
         Raises:
             SandboxError, MachineError: the tools cannot be run.
         """
-        if not winner.built:
+        if winner.calls is None or not winner.built:
             return None
         sandbox, cache = self._host.sandbox, self._host.cache_dir
         kept = None if replay else kept_ceilings(cache)

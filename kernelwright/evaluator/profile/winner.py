@@ -22,8 +22,8 @@ class Winner(NamedTuple):
     """A kernel that was timed.
 
     source: with its knobs applied. built, products: what it had built; products by the request's key. calls: one
-    forward's calls of its own kernels, as its worker recorded them. own_share: of the time that own kernels take, None
-    where it is not known. device_kernels: of one call on a device, as its worker claims.
+    forward's calls of its own kernels, as its worker recorded them; None where it was not asked. own_share: of the time
+    that own kernels take, None where it is not known. device_kernels: of one call on a device, as its worker claims.
     """
 
     problem: Problem
@@ -32,6 +32,6 @@ class Winner(NamedTuple):
     timing: Timing
     built: Sequence[inline.BuildRequest]
     products: Mapping[str, bytes]
-    calls: Sequence[Mapping[str, Any]]
+    calls: Sequence[Mapping[str, Any]] | None
     own_share: float | None
     device_kernels: tuple[KernelEvents, ...]

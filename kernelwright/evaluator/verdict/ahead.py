@@ -14,19 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING
 
 from kernelwright import inline
 from kernelwright.errors import KernelwrightError, SandboxError
 from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.builds.lanes import BuildPass
 from kernelwright.evaluator.host.door import Door
+from kernelwright.evaluator.host.host import RUNNER, Host, Program
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Candidate, Problem
 from kernelwright.sandbox import WorkerFailed as CallFailed
-
-if TYPE_CHECKING:
-    from kernelwright.evaluator.verdict.referee import Referee
 
 _PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
 _MOST_KEPT = 8  # passes of one problem, for candidates that were not asked for yet or will be again
@@ -37,9 +34,9 @@ _COMPILE = "kernelwright.evaluator.worker.triton.capture:compile_ahead"
 class BuildAhead:
     """The build passes of one problem's candidates."""
 
-    def __init__(self, referee: Referee, problem: Problem, variant: Callable[[Candidate], Variant | None]) -> None:
+    def __init__(self, host: Host, problem: Problem, variant: Callable[[Candidate], Variant | None]) -> None:
         """``variant``: the shapes that a candidate is constructed for, where they are known."""
-        self._referee = referee
+        self._host = host
         self._problem = problem
         self._variant = variant
         self._passes: dict[str, Future[BuildPass]] = {}
@@ -62,7 +59,7 @@ class BuildAhead:
     def _begun(self, candidate: Candidate) -> Future[BuildPass] | None:
         begun = self._passes.pop(candidate.sha256, None)
         if begun is None:
-            begun = self._referee.compile_lanes.submit(lambda: self._pass(candidate))
+            begun = self._host.compile_lanes.submit(lambda: self._pass(candidate))
         if begun is not None:
             self._passes[candidate.sha256] = begun  # the latest of them
         for old in list(self._passes)[:-_MOST_KEPT]:
@@ -87,20 +84,13 @@ class BuildAhead:
             source = inline.apply_knobs(candidate.source, candidate.knobs)
         except (ValueError, SyntaxError):
             return BuildPass()
-        referee, variant = self._referee, self._variant(candidate)
-        door = Door(referee.door_library)
+        host, variant = self._host, self._variant(candidate)
+        door = Door(host.door_library)
         try:
-            client = referee.worker(
-                "kernelwright.evaluator.worker.runner:main",
-                name="candidate",
-                builds=referee.builds,
-                cpus=referee.compile_lanes.cpus,
-            )
+            client = host.worker(RUNNER, name="candidate", builds=host.builds, cpus=host.compile_lanes.cpus)
             try:
-                mode = self._problem.meta.mode
-                referee.load(
-                    client, door, source, role="candidate", mode=mode, checked_by="builder", timeout_s=_PASS_TIMEOUT_S
-                )
+                program = Program(source, role="candidate", mode=self._problem.meta.mode, checked_by="builder")
+                host.load(client, door, program, timeout_s=_PASS_TIMEOUT_S)
                 if variant is not None:
                     client.request(
                         "construct",
@@ -120,8 +110,8 @@ class BuildAhead:
 
     def _compile(self, source: str) -> bytes:
         """What Triton compiles for the device that is here in a forward of each variant, for its own workers."""
-        device = self._referee.device
-        if device is None or not device.is_gpu:
+        device = self._host.device
+        if not device.is_gpu:
             return b""
         payload: Mapping[str, object] = {
             "source": source,
@@ -130,10 +120,10 @@ class BuildAhead:
             "mode": self._problem.meta.mode,
             "architectures": [int("".join(filter(str.isdigit, device.architecture)))],
         }
-        limits = self._referee.limits(wall_s=self._referee.settings.capture_timeout_s, allow_exec=True)
+        limits = self._host.limits(wall_s=self._host.settings.capture_timeout_s, allow_exec=True)
         try:
-            reply = self._referee.sandbox.call(
-                _COMPILE, payload, limits=limits, cpus=self._referee.compile_lanes.cpus, max_reply_bytes=_MOST_COMPILED
+            reply = self._host.sandbox.call(
+                _COMPILE, payload, limits=limits, cpus=self._host.compile_lanes.cpus, max_reply_bytes=_MOST_COMPILED
             )
         except (SandboxError, CallFailed):
             return b""

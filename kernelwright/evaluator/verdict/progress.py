@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 
 from kernelwright import inline
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.builds.gpu_resources import Launch
 from kernelwright.evaluator.cpu.turns import ReadTimes
-from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.evaluator.profile.events import KernelEvents
 from kernelwright.evaluator.wire.claims import Failure
@@ -37,20 +36,17 @@ class Refused(Exception):
 
 
 class Progress:
-    """What is known of a candidate so far; becomes its verdict."""
+    """What is known of a candidate so far; becomes its verdict. Only this room writes into it.
 
-    def __init__(
-        self, backend: str, device: Device | None = None, source: str = "", own_kernels: OwnKernels = "some"
-    ) -> None:
-        """``device``: what its kernels run on; None for this CPU, where those of a GPU are interpreted or emulated.
+    own_kernels: how much of the work its own kernels have to do. timeable: its kernels run as they are on what they
+    are for. screening: whether the screen may refuse.
+    """
 
-        ``own_kernels``: how much of the work its own kernels have to do.
-        """
+    def __init__(self, *, own_kernels: OwnKernels, timeable: bool, screening: bool) -> None:
         self.own_kernels: OwnKernels = own_kernels
+        self.timeable = timeable
+        self.screening = screening
         self.eligible = True
-        self.backend = backend
-        self.source = source
-        self.device = device
         self.stage: Stage | None = None
         self.findings: tuple[Finding, ...] = ()
         self.correctness: Correctness | None = None
@@ -62,7 +58,6 @@ class Progress:
         self.artifacts: dict[str, str] = {}
         self.layers: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
-        self.screening = True
         self.built: list[inline.BuildRequest] = []
         self.products: dict[str, bytes] = {}  # of what it had built, by the request's key
         self.compiled = b""  # what Triton compiled in its build pass
@@ -70,11 +65,6 @@ class Progress:
         self.device_kernels: tuple[KernelEvents, ...] = ()  # of one call on a device, as its worker claims
         self.profile: Profile | None = None
         self.beside: Future[Profile | None] | None = None  # its static profile, or what that will find compiled
-
-    @property
-    def runs_for_real(self) -> bool:
-        """Whether its kernels run as they are on what they are for, so that they can be timed."""
-        return self.backend == "cpp" or self.device is not None
 
     def fall_short(self, stage: FailedStage, reason: str) -> None:
         """Libraries do more of the work than boards allow: it ends here, unless that much is allowed it.
@@ -96,6 +86,15 @@ class Progress:
     def note(self, rule: str, evidence: str) -> None:
         """Add a finding that informs."""
         self.findings = (*self.findings, Finding(rule=rule, effect="informs", evidence=evidence))
+
+    def note_all(self, notes: Iterable[tuple[str, str]]) -> None:
+        """Add findings that inform, as (rule, evidence)."""
+        for rule, evidence in notes:
+            self.note(rule, evidence)
+
+    def refused_by(self, rule: str, evidence: str) -> None:
+        """Put the finding that refuses before all others."""
+        self.findings = (Finding(rule=rule, effect="refuses", evidence=evidence[:400]), *self.findings)
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:

@@ -9,10 +9,10 @@ from kernelwright import inline
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.builds.service import BuildOutcome
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.cpu.workers import is_foreign
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of
 from kernelwright.evaluator.wire.claims import WorkerFailed, readable
+from kernelwright.evaluator.wire.roles import is_foreign
 from kernelwright.records import FailedStage, Status
 
 __all__ = ["note_builds", "refuse"]

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.cpu.workers import RIVAL
 from kernelwright.evaluator.figures import timing as statistics
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.evaluator.wire.roles import RIVAL
 from kernelwright.records import Candidate
 
 StartRival = Callable[[Candidate, CheckSet, str], Side]

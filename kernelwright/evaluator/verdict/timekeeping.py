@@ -1,6 +1,6 @@
 """Times candidates that passed their check: turns for the search, fresh processes to confirm, a floor for both.
 
-``_timing`` takes the turns and ``_statistics`` draws the intervals; here is who is timed, how often, and what follows.
+A clock takes the turns and ``figures.timing`` draws the intervals; here is who is timed, how often, and what follows.
 """
 
 from __future__ import annotations
@@ -8,25 +8,26 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.clockwork import FLOOR_SHARE, Clockwork
-from kernelwright.evaluator.cpu.sampling import sample_share
-from kernelwright.evaluator.cpu.share import ShareSampler
+from kernelwright.evaluator.cpu.clockwork import FLOOR_SHARE
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
-from kernelwright.evaluator.cpu.workers import CONTROL, Workers, is_foreign
 from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.verdict.clocks import Clock
+from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.evaluator.verdict.rivals import Races, RivalFailed, Rivals, StartRival
+from kernelwright.evaluator.verdict.refusals import refuse
+from kernelwright.evaluator.verdict.rivals import Races, RivalFailed, Rivals
 from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.evaluator.wire.roles import CONTROL, is_foreign
 from kernelwright.records import TOO_SMALL_TO_TIME, Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
 
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
@@ -36,9 +37,6 @@ _CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried aga
 _LOOKS_AT_OWN = 2  # at own kernels' share, of which both must object
 _FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
 
-Start = Callable[[Candidate, CheckSet, FailedStage, Progress], Side]
-Refuse = Callable[[WorkerFailed, Side, FailedStage, Progress], NoReturn]
-
 
 class Timekeeper:
     """Times candidates of one problem beside its baselines."""
@@ -47,25 +45,17 @@ class Timekeeper:
         self,
         settings: Settings,
         problem: Problem,
-        workers: Workers,
-        clockwork: Clockwork,
+        clock: Clock,
+        launcher: Launcher,
         baselines: Sequence[str],
-        *,
-        sampler: ShareSampler,
-        start: Start,
-        start_rival: StartRival,
-        refuse: Refuse,
     ) -> None:
-        """``start``: a fresh worker that has loaded a candidate; ``refuse``: what ends it when its worker failed."""
         self._settings = settings
         self._problem = problem
-        self._workers = workers
-        self._clockwork = clockwork
+        self._clock = clock
+        self._workers = clock.workers
+        self._clockwork = clock.clockwork
+        self._launcher = launcher
         self._baselines = tuple(baselines)
-        self._sampler = sampler
-        self._start = start
-        self._start_rival = start_rival
-        self._refuse = refuse
 
     def search(
         self,
@@ -85,7 +75,7 @@ class Timekeeper:
         Args:
             side: a worker with the candidate, that has passed its check.
         """
-        against, kept = Rivals(rivals, self._start_rival), len(progress.samples)
+        against, kept = Rivals(rivals, self._launcher.start_rival), len(progress.samples)
         try:
             self._raced(side, check_set, progress, against)
         except Refused:
@@ -95,7 +85,7 @@ class Timekeeper:
             self._call_back(side, "time", progress)
             progress.read_times = ReadTimes()
             with contextlib.ExitStack() as ending:
-                another = self._start(candidate, check_set, "time", progress)
+                another = self._launcher.start(candidate, check_set, "time", progress)
                 ending.callback(another.end)
                 self._raced(another, check_set, progress, against)
         self._floor(check_set, progress)
@@ -156,7 +146,7 @@ class Timekeeper:
         try:
             side.leave(timeout_s=self._settings.call_timeout_s)
         except WorkerFailed as failed:
-            self._refuse(failed, side, stage, progress)
+            refuse(self._problem.id, failed, side, stage, progress)
 
     @staticmethod
     def _note_control(progress: Progress, values: Sequence[float], interval: statistics.LogInterval) -> None:
@@ -204,7 +194,7 @@ class Timekeeper:
         for _ in range(_CONFIRM_TRIES):
             began = monotonic()
             progress.samples = [sample for sample in progress.samples if sample.phase != "confirm"]
-            against = Rivals(rivals, self._start_rival)
+            against = Rivals(rivals, self._launcher.start_rival)
             values = self._process_pairs(candidate, check_set, progress, against, until)
             control = values.pop(CONTROL)
             bound, most = self._settings.noise_bound, self._settings.confirm_max_pairs
@@ -263,7 +253,7 @@ class Timekeeper:
     def _process_pair(
         self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress, rivals: Rivals
     ) -> dict[str, float]:
-        side = self._start(candidate, check_set, "confirm", progress)
+        side = self._launcher.start(candidate, check_set, "confirm", progress)
         sides = [side]
         try:
             for name in (*self._twin_names(), CONTROL):
@@ -300,7 +290,7 @@ class Timekeeper:
             ):
                 yield turns
         except WorkerFailed as failed:
-            self._refuse(failed, side, stage, progress)
+            refuse(self._problem.id, failed, side, stage, progress)
         finally:
             for name, reason in self._clockwork.unavailable.items():
                 progress.artifacts[f"baseline {name}"] = reason
@@ -320,13 +310,10 @@ class Timekeeper:
     def _look(self, turns: Turns, stage: FailedStage, progress: Progress) -> None:
         """See whether own kernels still do the work, as they did when it was checked; twice, where they seem not to."""
         evidence = progress.evidence
-        if evidence is None or evidence.share is None or progress.device is not None:
-            return  # on a device its profiler was asked once; it would be part of what is timed
-        settled, limit_s = evidence.is_settled_while_timed, self._settings.call_timeout_s
+        if evidence is None or evidence.share is None:
+            return
         for _ in range(_LOOKS_AT_OWN):
-            share = turns.apart(
-                lambda side, pool, plan: sample_share(self._sampler, side, pool, plan, settled, call_timeout_s=limit_s)
-            )
+            share = self._clock.share_between(turns, evidence.is_settled_while_timed)
             if share is None:
                 return
             pretence, shortfall = evidence.objection_while_timed(share), evidence.shortfall_while_timed(share)
@@ -386,7 +373,7 @@ class Timekeeper:
             processes=processes,
             pairs=pairs,
             threads=self._settings.threads,
-            confirmed=confirmed and progress.device is None,  # of devices the method is not proved yet
+            confirmed=confirmed and self._clock.may_confirm,
             noise_bound=noise_bound,
             speedup=speedup,
         )

@@ -1,0 +1,80 @@
+"""The stage that asks what a right answer owes to the candidate's own kernels."""
+
+from __future__ import annotations
+
+from kernelwright.evaluator.accuracy.trials import CheckSet
+from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turns import Plan
+from kernelwright.evaluator.own.evidence import Evidence, Shares
+from kernelwright.evaluator.own.trace import Trace, kernel_names
+from kernelwright.evaluator.screen import screening
+from kernelwright.evaluator.verdict.clocks import Clock
+from kernelwright.evaluator.verdict.progress import Progress, Refused
+from kernelwright.evaluator.verdict.refusals import refuse
+from kernelwright.evaluator.verdict.replay import Replay
+from kernelwright.evaluator.wire.claims import WorkerFailed, readable
+from kernelwright.records import Candidate, Problem, Status
+
+
+def ask_for_own_kernels(
+    clock: Clock,
+    problem: Problem,
+    candidate: Candidate,
+    side: Side,
+    check_set: CheckSet,
+    windows: tuple[Pool, Plan],
+    replay: Replay,
+    progress: Progress,
+    *,
+    call_timeout_s: float,
+) -> None:
+    """See what the right answer owes to own kernels; ``side`` has passed its check in ``windows``.
+
+    Raises:
+        Refused: it owes nothing to them, or less than is asked for.
+    """
+    stubbed = candidate.backend == "cpp"
+    try:
+        shares = clock.own_shares(side, windows) if stubbed else Shares(None, None)
+        side.freeze()
+        windows[0].refill([0])  # the slot that is traced
+        side.thaw()
+        trace = Trace.from_claims(side.client.request("trace", timeout_s=call_timeout_s))
+    except WorkerFailed as failed:
+        refuse(problem.id, failed, side, "ghost", progress)
+    progress.launches = trace.seen
+    if trace.structure != (wanted := check_set.variants[0].structure):
+        reason = f"forward returns {readable(trace.structure)[:200]}, {wanted[:200]} expected"
+        raise Refused(Status.INCORRECT_SHAPE, "check", reason)
+    ghost = replay.result(built=stubbed, is_right=lambda worker: clock.checks.answers_right(worker, check_set))
+    first, launches = shares.first, trace.launches
+    built = [request.source for request in side.client.built]
+    progress.device_kernels = trace.device[0] if trace.device else ()
+    on_device = trace.shares_on_device(kernel_names(built, candidate.source))
+    if on_device is not None:
+        first, launches = on_device
+    progress.evidence = evidence = Evidence(
+        share=first,
+        again=shares.again,
+        launches=launches,
+        ghost=ghost.found,
+        ghost_reason=ghost.reason,
+        torch_flops=trace.flops,
+        reference_flops=check_set.flops,
+        torch_steps=trace.steps,
+        reference_steps=check_set.steps,
+        operators=trace.operators,
+        calls=trace.calls,
+        lengths_ns=shares.lengths_ns,
+        claimed=bool(side.client.built or screening.kernel_backends(candidate.source)),
+    )
+    progress.note("own-kernels", evidence.text())
+    if trace.operators:
+        progress.note("torch-operators", ", ".join(trace.operators))
+    if reason := evidence.objection():
+        raise Refused(Status.REWARD_HACK, "ghost", reason)
+    if reason := evidence.shortfall():
+        progress.fall_short("ghost", reason)
+    if progress.own_kernels == "strict" and (reason := evidence.shortfall_of_strict(problem.meta.heavy_ops)):
+        raise progress.ineligible("ghost", reason)

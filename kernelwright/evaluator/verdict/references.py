@@ -1,0 +1,97 @@
+"""What is known of a problem's reference: its check sets, one for each class of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from kernelwright.datasets import no_variant
+from kernelwright.evaluator.accuracy.trials import Admission, CheckSet, Variant
+from kernelwright.evaluator.host.device import CPU
+from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.truth.errors import reference_error
+from kernelwright.evaluator.truth.oracle import OracleSession
+from kernelwright.evaluator.verdict.clocks import Clocks
+from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.records import Backend, InputGenerator, Problem, TimedVariant
+
+T = TypeVar("T")
+
+
+class GeneratedTrials(NamedTuple):
+    """What came of generators: where each was admitted, and trials that ``ProblemSession.caught_by`` reveals."""
+
+    admissions: tuple[Admission, ...]
+    checks: CheckSet
+
+
+class References:
+    """Asks oracles of one problem. Each is gone before a candidate's worker starts.
+
+    Args:
+        archive: generators whose draws are trials as well, wherever the reference is well defined on them.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        clocks: Clocks,
+        problem: Problem,
+        archive: Sequence[InputGenerator],
+        on_stage: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._clocks = clocks
+        self._problem = problem
+        self._archive = tuple(archive)
+        self._on_stage = on_stage
+        self._check_sets: dict[str, CheckSet] = {}
+
+    def check_set(self, backend: Backend) -> CheckSet:
+        """The check set of a backend's candidates, made on first use.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+            UsageError: the problem has no such variant for this class of devices.
+        """
+        device_class = self._host.class_for(backend)
+        if device_class not in self._check_sets:
+            if self._problem.variant >= len(self._problem.meta.variants_for(device_class)):
+                raise no_variant(self._problem, device_class)
+            self._on_stage("reference")
+            found = self._asked(backend, lambda oracle: oracle.check_set(device_class, self._archive))
+            self._check_sets[device_class] = found
+        return self._check_sets[device_class]
+
+    def admit(self, wanted: Sequence[InputGenerator], backend: Backend) -> GeneratedTrials:
+        """Where the reference is well defined on what generators draw, and trials of those where it is.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+        """
+        device_class = self._host.class_for(backend)
+        checks, admissions = self._asked(backend, lambda oracle: oracle.admit(wanted, device_class))
+        return GeneratedTrials(admissions, checks)
+
+    def _asked(self, backend: Backend, ask: Callable[[OracleSession], T]) -> T:
+        on_device = self._host.class_for(backend) == "gpu"
+        clock, settings = self._clocks.of(backend) if on_device else self._clocks.on(CPU), self._host.settings
+        client = clock.workers.oracle()
+        try:
+            return ask(OracleSession(client, self._problem, settings.check_trials, settings.allow_precision))
+        except WorkerFailed as failed:
+            raise reference_error(self._problem, failed, output=client.tail()) from None
+        finally:
+            client.close()
+
+    def variant(self, backend: Backend) -> Variant | None:
+        """What a backend's candidates are constructed for, where that is known by now."""
+        check_set = self._check_sets.get(self._host.class_for(backend))
+        return None if check_set is None else check_set.variants[0]
+
+    def timed_variant(self, backend: Backend) -> TimedVariant:
+        """The variant that a backend's candidates are timed on; what its inputs are, where that is known by now."""
+        constants = self._problem.meta.variants_for(self._host.class_for(backend))[0]
+        variant = self.variant(backend)
+        inputs = () if variant is None else variant.inputs_in_words()
+        return TimedVariant(number=self._problem.variant, constants=constants, inputs=inputs)
