@@ -27,7 +27,7 @@ from kernelwright.agents.llm import Reply, Request, Usage, _models
 from kernelwright.campaign import Campaign
 from kernelwright.config import Settings
 from kernelwright.datasets import load_suite
-from kernelwright.evaluator import environment
+from kernelwright.evaluator import Confirm, environment
 from kernelwright.records import (
     Candidate,
     Correctness,
@@ -118,8 +118,9 @@ class InstantSession:
         """Nothing is built."""
         return ""
 
-    def judge(self, candidate: Candidate, *, confirm: bool = False, **options: Any) -> Evaluation:
+    def judge(self, candidate: Candidate, depth: Any = None, **options: Any) -> Evaluation:
         """A verdict as the referee would write it, profile and all."""
+        confirm = isinstance(depth, Confirm)
         from kernelwright.records import Verdict
 
         median = 1.0 + int(sha256_text(candidate.source)[:4], 16) / 65536

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kernelwright.config import Settings
 from kernelwright.datasets import parse_problem
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Check, Referee
 from kernelwright.records import Backend, Candidate, Evaluation, Status
 
 SHOTS, TESTS = "src/kernelbench/prompts/few_shot", "src/kernelbench/unit_tests/test_kernels"
@@ -82,7 +82,7 @@ def main() -> None:
             row = rows[-1]
             cells = (row["kernel"], row["backend"], row["should"], row["status"], row["agrees"], row["reason"])
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
-        environment = referee.environment.model_dump(mode="json")
+        environment = referee.host.environment.model_dump(mode="json")
     record = {"environment": environment, "largest_size": LARGEST, "examples": rows}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(record, indent=1) + "\n")
@@ -96,7 +96,7 @@ def judged(referee: Referee, example: Example, checkout: Path) -> dict[str, obje
     problem = parse_problem(source, id=f"kernelbench-examples/{name}", suite="kernelbench-examples", level=0, name=name)
     text = (checkout / example.kernel).read_text(encoding="utf-8")
     candidate = Candidate(problem_id=problem.id, source=text, backend=example.backend)
-    evaluation = referee.evaluate(candidate, problem, time=False)
+    evaluation = referee.evaluate(candidate, problem, depth=Check())
     verdict = evaluation.verdict
     return {
         "kernel": name,

@@ -39,7 +39,7 @@ from kernelwright import codegen
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem, parse_problem
 from kernelwright.errors import MachineError
-from kernelwright.evaluator import ProblemSession, Referee, environment
+from kernelwright.evaluator import Confirm, ProblemSession, Referee, environment
 from kernelwright.records import Candidate, Evaluation, Problem
 
 SMALL = """
@@ -218,7 +218,7 @@ def speed(verdicts: int, cold_verdicts: int, confirmations: int) -> dict[str, An
                 stages[stage].append(spent)
         confirmed = []
         for _ in range(confirmations):
-            evaluation = passed(session.judge(kernel(problem, run), confirm=True))
+            evaluation = passed(session.judge(kernel(problem, run), depth=Confirm()))
             confirmed.append(evaluation.verdict.seconds["confirm"])
     warm = {"median_s": median(seconds), "verdicts_per_minute": 60 / (sum(seconds) / len(seconds))}
     return {
@@ -235,7 +235,7 @@ def cold(problem: Problem, settings: Settings, verdicts: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as cache:
             started = time.monotonic()
             with Referee(settings.with_values(cache_dir=cache)) as referee:
-                referee.warm = False
+                referee.host.warm = False
                 with referee.open(problem, baselines=("eager",)) as session:
                     passed(session.judge(kernel(problem, number)))
             seconds.append(time.monotonic() - started)
@@ -336,7 +336,7 @@ def confirmation_of(session: ProblemSession, candidate: Candidate, factor: float
     started = time.monotonic()
     row: dict[str, Any] = {"problem": session.problem.id, "factor": factor, "void": False}
     try:
-        verdict = passed(session.judge(candidate, control=True, confirm=True)).verdict
+        verdict = passed(session.judge(candidate, control=True, depth=Confirm())).verdict
     except MachineError:
         return row | {"void": True, "faster": False, "covers": False, "seconds": time.monotonic() - started}
     found, timing = verdict.speedup("eager"), verdict.timing

@@ -32,7 +32,7 @@ import corpus  # noqa: E402
 
 from kernelwright.config import Settings  # noqa: E402
 from kernelwright.errors import MachineError  # noqa: E402
-from kernelwright.evaluator import ProblemSession, Referee, environment  # noqa: E402
+from kernelwright.evaluator import Confirm, ProblemSession, Referee, Search, environment  # noqa: E402
 from kernelwright.records import Candidate, Evaluation, sha256_text  # noqa: E402
 from kernelwright.rl import (  # noqa: E402
     FORMULAS,
@@ -128,12 +128,13 @@ def row_of(case: corpus.Case, session: ProblemSession, sandbox: Sandbox) -> dict
 
 def judged(session: ProblemSession, candidate: Candidate, *, confirm: bool) -> Evaluation:
     """The referee's verdict; a disturbed machine is asked up to three times."""
+    depth = Confirm(static=False) if confirm else Search(static=False)
     for _ in range(2):
         try:
-            return session.judge(candidate, confirm=confirm, profile=False)
+            return session.judge(candidate, depth)
         except MachineError as error:
             print(f"again: {error}", file=sys.stderr, flush=True)
-    return session.judge(candidate, confirm=confirm, profile=False)
+    return session.judge(candidate, depth)
 
 
 def plain(attempt: Attempt) -> dict[str, Any]:

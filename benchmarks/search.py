@@ -58,7 +58,7 @@ from kernelwright.agents import _schedule_model as model
 from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
-from kernelwright.evaluator import Referee, environment
+from kernelwright.evaluator import Confirm, Referee, environment
 from kernelwright.evaluator.figures import timing as statistics
 from kernelwright.evolution import Evolution, Search, SearchPlan
 from kernelwright.records import (
@@ -467,7 +467,7 @@ def confirmed(referee: Referee, world: World, winners: Mapping[str, str]) -> dic
     others = {line: made[line] for line in LINES[1:] if made[line].sha256 != made["default"].sha256}
     rivals = list({other.sha256: other for other in others.values()}.values())
     with referee.open(world.problem, baselines=["eager"]) as session:
-        verdict = session.judge(made["default"], confirm=True, rivals=rivals).verdict
+        verdict = session.judge(made["default"], depth=Confirm(rivals=tuple(rivals))).verdict
     if verdict.timing is None:
         return {"status": verdict.status.value, "reason": verdict.reason}
     timing = verdict.timing

@@ -25,7 +25,7 @@ from kernelwright.agents import MUTATIONS, Mutation, OfflineTester, mutate
 from kernelwright.campaign import right_kernels
 from kernelwright.config import Settings
 from kernelwright.datasets import load_suite
-from kernelwright.evaluator import ProblemSession, Referee
+from kernelwright.evaluator import Check, ProblemSession, Referee
 from kernelwright.records import Candidate, Problem, Status
 
 _TOP = "int64_t top = 0; for (int64_t i = 1; i < n; i++) if (in[i] > in[top]) top = i;"
@@ -202,7 +202,7 @@ def _seeded(kernel: Candidate, mutations: tuple[Mutation, ...]) -> dict[str, Can
 
 
 def _passes(session: ProblemSession, candidate: Candidate) -> bool:
-    return session.judge(candidate, time=False, profile=False).verdict.status is Status.PASSED
+    return session.judge(candidate, depth=Check(static=False)).verdict.status is Status.PASSED
 
 
 def _line(found: dict[str, Any]) -> str:

@@ -502,6 +502,10 @@ class Environment(Record):
         """First 16 hex digits of the hash of all fields."""
         return sha256_text(self.model_dump_json())[:16]
 
+    def class_for(self, backend: Backend) -> DeviceClass:
+        """Whose shapes candidates of a backend are judged on here: without a GPU, kernels of one are interpreted."""
+        return "cpu" if backend == "cpp" else "gpu" if self.device_class == "gpu" else "interpreter"
+
 
 class Verdict(Record):
     """The referee's answer about exactly one candidate in exactly one environment.

@@ -70,7 +70,7 @@ def _nothing_is_timed_beside_others(request: pytest.FixtureRequest, monkeypatch:
     from kernelwright.evaluator.verdict.timekeeping import Timekeeper
 
     def refuse(*_: object) -> None:
-        pytest.fail("something is timed here: judge it with time=False, or take the mark 'untimed' from this test")
+        pytest.fail("something is timed here: judge it with depth=Check(), or take the mark 'untimed' from this test")
 
     for method in ("search", "_process_pair"):
         monkeypatch.setattr(Timekeeper, method, refuse)

@@ -96,7 +96,6 @@ from kernelwright.agents._tester import (
     ModelTester,
     OfflineTester,
     Propose,
-    TesterSession,
     seed_faults,
 )
 from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
@@ -166,7 +165,6 @@ __all__ = [
     "StepState",
     "StepTools",
     "Strategy",
-    "TesterSession",
     "TrackRecord",
     "Trajectories",
     "Unjudged",

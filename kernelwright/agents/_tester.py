@@ -14,7 +14,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -22,6 +22,7 @@ from kernelwright.agents._model_roles import ModelRole
 from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
 from kernelwright.agents._replies import ProposedGenerators, ask, schema_of
 from kernelwright.agents.llm import Place as LLMPlace
+from kernelwright.evaluator import Check, Session
 from kernelwright.prompts import KernelView, render
 from kernelwright.records import (
     Backend,
@@ -34,7 +35,7 @@ from kernelwright.records import (
     Status,
 )
 
-__all__ = ["MOST_GENERATORS", "Archive", "ModelTester", "OfflineTester", "TesterSession", "seed_faults"]
+__all__ = ["MOST_GENERATORS", "Archive", "ModelTester", "OfflineTester", "Session", "seed_faults"]
 
 MOST_GENERATORS = 20  # that one search adds: all kinds, and some more of those that caught something
 _RANDOM = 8  # patterns drawn at random beside the grid
@@ -69,34 +70,6 @@ _GRID: tuple[tuple[PatternKind, Mapping[str, Any]], ...] = (
     ("uneven_rows", {"magnitude": 1024.0}),
 )
 _KINDS: tuple[PatternKind, ...] = tuple(dict.fromkeys(kind for kind, _ in _GRID))
-
-
-class _Admission(Protocol):
-    @property
-    def generator(self) -> InputGenerator: ...
-    @property
-    def admitted(self) -> bool: ...
-
-
-class _Trials(Protocol):
-    @property
-    def admissions(self) -> Sequence[_Admission]: ...
-
-
-class TesterSession(Protocol):
-    """What a Tester needs of the referee's session; see :class:`kernelwright.evaluator.ProblemSession`."""
-
-    def admit(self, wanted: Sequence[InputGenerator], backend: Backend = ...) -> Any:
-        """Where the reference is well defined on what generators draw, with trials of those where it is."""
-        ...
-
-    def caught_by(self, candidate: Candidate, trials: Any) -> frozenset[str]:
-        """Ids of the generators that show a candidate to be wrong."""
-        ...
-
-    def judge(self, candidate: Candidate, *, time: bool = ..., profile: bool = ...) -> Evaluation:
-        """A candidate's verdict."""
-        ...
 
 
 class Archive(NamedTuple):
@@ -208,7 +181,7 @@ class OfflineTester:
 
     def __init__(
         self,
-        session: TesterSession,
+        session: Session,
         problem: Problem,
         *,
         backend: Backend = "cpp",
@@ -266,7 +239,7 @@ class OfflineTester:
 
     def _survivors(self, faulty: Mapping[str, Candidate]) -> Iterator[tuple[str, tuple[Candidate, Evaluation]]]:
         for name, candidate in faulty.items():
-            evaluation = self._session.judge(candidate, time=False, profile=False)
+            evaluation = self._session.judge(candidate, Check(static=False))
             if evaluation.verdict.status is Status.PASSED:
                 yield name, (candidate, evaluation)
 

@@ -23,7 +23,6 @@ from kernelwright.campaign._memory import ProblemMemory, RunMemory, library_of
 from kernelwright.campaign._paired import Mean, Measured, Paired, paired_means
 from kernelwright.campaign._recipes import Recipe, load_recipe, recipe_names, with_recipe
 from kernelwright.campaign._recordings import record_run
-from kernelwright.campaign._referee import RefereeLike, Session
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RankedKernel, RunResult
 from kernelwright.campaign._rounds import RoundSummary, rounds_of
 from kernelwright.campaign._sample_results import SamplePlan
@@ -37,6 +36,7 @@ from kernelwright.campaign._searched import (
     make_search,
     searches_of,
 )
+from kernelwright.campaign._sessions import OpenReferee, Sessions, once_more, open_local_referee
 from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.campaign._tune import Tuner
 from kernelwright.campaign._tune_results import CostModelUse, TunedSetting, TunePlan, TuneResult
@@ -57,13 +57,13 @@ __all__ = [
     "IslandView",
     "Mean",
     "Measured",
+    "OpenReferee",
     "Paired",
     "ProblemFault",
     "ProblemMemory",
     "ProblemPair",
     "RankedKernel",
     "Recipe",
-    "RefereeLike",
     "RoleEstimate",
     "RoundSummary",
     "RunLock",
@@ -72,7 +72,7 @@ __all__ = [
     "SamplePlan",
     "Sampler",
     "SearchView",
-    "Session",
+    "Sessions",
     "Side",
     "StopWatch",
     "TunePlan",
@@ -98,6 +98,8 @@ __all__ = [
     "make_archive",
     "make_dispatch",
     "make_search",
+    "once_more",
+    "open_local_referee",
     "optimize",
     "paired_means",
     "plan_of",

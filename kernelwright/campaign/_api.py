@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._campaign import Campaign
-from kernelwright.campaign._driver import OpenReferee, open_local_referee
 from kernelwright.campaign._recipes import with_recipe
 from kernelwright.campaign._results import CampaignEvent
+from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.campaign._variants import at_variant
 from kernelwright.config import CAPTURED, Settings
 from kernelwright.errors import UsageError
+from kernelwright.evaluator import Check, Confirm, Search
 from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, sha256_text
 
 if TYPE_CHECKING:
@@ -117,10 +118,9 @@ def evaluate(
         evaluation = referee.evaluate(
             given,
             found,
+            Check() if not time else Confirm() if confirm else Search(),
             baselines=settings.baselines,
             control=control,
-            time=time,
-            confirm=confirm,
             on_stage=on_stage,
             archive=() if store is None else store.archive(found),
         )

@@ -16,17 +16,16 @@ from kernelwright.agents import (
     Propose,
     RoleFailed,
     StepContext,
-    TesterSession,
     seed_faults,
     tester_from_spec,
 )
 from kernelwright.agents.llm import Limits, Models
 from kernelwright.campaign._campaign import run_config
-from kernelwright.campaign._driver import OpenReferee, open_local_referee
-from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._run_roles import RunRoles
+from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
+from kernelwright.evaluator import RefereeLike, Session
 from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 from kernelwright.store import Store
 
@@ -87,7 +86,6 @@ def make_archive(
                 )
             faulty = seed_faults(kernels)
             tell(f"{len(faulty)} faults in {len(kernels)} right kernels")
-            session = cast(TesterSession, opened)
             proposed: set[InputGenerator] = set()
 
             def ask(survivors: Sequence[tuple[Candidate, Evaluation]]) -> Sequence[InputGenerator]:
@@ -99,9 +97,9 @@ def make_archive(
                 proposed.update(found)
                 return found
 
-            tester = OfflineTester(session, problem, backend=_BACKEND, propose=ask, known=known, tell=tell)
+            tester = OfflineTester(opened, problem, backend=_BACKEND, propose=ask, known=known, tell=tell)
             made = tester.make(faulty, most=min(MOST_GENERATORS, _MOST_OF_ALL - len(known)))
-            kept = _that_lose_none(made.generators, kernels, session)
+            kept = _that_lose_none(made.generators, kernels, opened)
     theirs = [generator for generator in kept if generator in proposed]
     ours = [generator for generator in kept if generator not in proposed]
     new = store.add_generators(problem, theirs, author=settings.tester.partition(":")[0], evidence=made.evidence)
@@ -166,7 +164,7 @@ def right_kernels(problem: Problem, backend: Backend, store: Store | None, sessi
 
 
 def _that_lose_none(
-    generators: tuple[InputGenerator, ...], kernels: list[Candidate], session: TesterSession
+    generators: tuple[InputGenerator, ...], kernels: list[Candidate], session: Session
 ) -> tuple[InputGenerator, ...]:
     """Those on which every right kernel passes: one that shows a right kernel to be wrong tests something else."""
     if not generators:

@@ -15,7 +15,6 @@ from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._memory import RunMemory
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
 from kernelwright.campaign._recipes import load_recipe, planned_search
-from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignResult, RunResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._schedule import Schedule
@@ -24,6 +23,7 @@ from kernelwright.campaign._stopping import DeviceSeconds, StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import UsageError
+from kernelwright.evaluator import RefereeLike
 from kernelwright.records import Problem, RunConfig
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Campaign(Driver):
         side_by_side = min(run.side_by_side, max(len(left), 1))
         patience = run.settings.mailbox_minutes
         with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
-            lane = Lane(run.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
+            lane = Lane(run.settings, run.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
             clients = run.models.clients(
                 self._store,
                 run.id,

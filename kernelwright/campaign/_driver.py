@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent, RunStatus
+from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.campaign._stopping import DeviceSeconds, StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.errors import StoreError
@@ -15,15 +15,6 @@ from kernelwright.records import RunConfig
 
 if TYPE_CHECKING:
     from kernelwright.store import Store
-
-OpenReferee = Callable[[Settings], AbstractContextManager[RefereeLike]]
-
-
-def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike]:
-    """The referee on this machine."""
-    from kernelwright.evaluator import Referee
-
-    return Referee(settings)
 
 
 class Driver:

@@ -52,17 +52,23 @@ from kernelwright.campaign._searched import languages_of, make_search
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.config import CAPTURED, Settings
 from kernelwright.datasets import LintFinding, LintRecords, lint
+from kernelwright.evaluator import Confirm, Search, Session
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status, timed_together
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-    from kernelwright.campaign._referee import Session
     from kernelwright.store import Store
 
 TOO_SMALL = "too-small"  # the lint's rule for what takes too little time to be timed well, on a CPU
 _PASSED_OVER = ("verifier", "duplicate")  # those whose failures leave a candidate unjudged
+
+
+def _judged_by(
+    session: Session, candidate: Candidate, *, explain: bool, rivals: tuple[Candidate, ...] = ()
+) -> Evaluation:
+    return session.judge(candidate, Search(rivals=rivals, explain=explain))
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class ProblemJob:
             KernelwrightError: what concerns the whole run, such as a full disk or a broken sandbox.
         """
         started = self.watch.seconds
-        session = self.lane.session(self.problem, self.config.backend, self.config.baselines, self._stage)
+        session = self.lane.session(self.problem, self.config.backend, self._stage)
         goes_on = False
         try:
             return self._attempts(session, started)
@@ -143,7 +149,7 @@ class ProblemJob:
             coder=self.coder,
             judge=None if isinstance(self.judge, OfflineJudge) and self._many_lines else self.judge,
             # Whoever reads the evidence and is no rule can make something of a profile.
-            evaluate=partial(session.judge, explain=isinstance(self.judge, ModelRole)),
+            evaluate=partial(_judged_by, session, explain=isinstance(self.judge, ModelRole)),
             ledger=ledger,
             bench=Workbench(session.call),
             backend=self.config.backend,
@@ -248,7 +254,7 @@ class ProblemJob:
             found = ledger.find_confirmation(candidate)
             if found is None:
                 self._stage("confirm")
-                found = ledger.record(session.judge(candidate, confirm=True, rivals=beside), step=len(attempts))
+                found = ledger.record(session.judge(candidate, Confirm(rivals=beside)), step=len(attempts))
             evaluation = ledger.evaluation(found)
             self._emit("confirmed", **verdict_summary(evaluation))
             return found, evaluation

@@ -25,11 +25,11 @@ from kernelwright.agents import (
     verifier_from_spec,
 )
 from kernelwright.agents.llm import ModelClient, Parameters, is_model
-from kernelwright.campaign._referee import RefereeLike
 from kernelwright.campaign._results import CampaignEvent
 from kernelwright.config import Settings
+from kernelwright.evaluator import RefereeLike
 from kernelwright.prompts import DeviceFacts, Task
-from kernelwright.records import Backend, DeviceClass, Environment, Problem, RunConfig
+from kernelwright.records import Backend, Problem, RunConfig
 
 
 class RunRoles:
@@ -109,7 +109,7 @@ class RunRoles:
         return Task.of(
             problem,
             backend,
-            device_class=_shapes(self._referee.environment_for(backend), backend),
+            device_class=self._referee.environment_for(backend).class_for(backend),
             threads=self._config.threads,
             baselines=dict.fromkeys(self._config.baselines),
             own_kernels=self._settings.own_kernels_for(problem),
@@ -120,8 +120,3 @@ class RunRoles:
         from kernelwright.evaluator import device_facts
 
         return device_facts(self._referee.environment_for(backend), backend, cache_dir=self._settings.cache_dir)
-
-
-def _shapes(environment: Environment, backend: Backend) -> DeviceClass:
-    """Whose shapes the kernels of a backend are judged on: without a GPU, those of the interpreter."""
-    return "interpreter" if backend != "cpp" and environment.device_class != "gpu" else environment.device_class

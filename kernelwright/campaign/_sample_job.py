@@ -79,7 +79,7 @@ class SampleJob:
 
     def _attempts(self) -> RunResult:
         started = self.watch.seconds
-        session = self.lane.session(self.problem, self.config.backend, self.config.baselines, partial(self._stage))
+        session = self.lane.session(self.problem, self.config.backend, partial(self._stage))
 
         def told(fault: ProblemFault, said: str) -> None:
             note_fault(self.store, self.run_id, self.problem, fault)
@@ -161,7 +161,7 @@ class SampleJob:
             if sample.candidate is None or self._verdict_on(sample.candidate) is not None:
                 continue
             self._stop_if_asked()
-            evaluation = session.judge(sample.candidate, control=self.plan.control, as_kernelbench=True)
+            evaluation = session.as_kernelbench(session.judge(sample.candidate, control=self.plan.control))
             self.store.record_evaluation(evaluation, run_id=self.run_id, step=sample.number)
             self._emit("judged", round=sample.number, rounds=len(samples), **verdict_summary(evaluation))
 

@@ -38,7 +38,7 @@ from kernelwright.records import Problem, RunConfig
 from kernelwright.store import Sample
 
 if TYPE_CHECKING:
-    from kernelwright.campaign._referee import RefereeLike
+    from kernelwright.evaluator import RefereeLike
     from kernelwright.store import RunRow, Store
 
 MOST_RUNS = 10_000  # of a store, that are looked through for a bench
@@ -156,7 +156,7 @@ class Sampler(Driver):
         """Work on all problems; returns the reason of an early stop, or an empty string."""
         patience = work.settings.mailbox_minutes
         side_by_side = min(work.side_by_side, len(problems))
-        lane = Lane(work.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
+        lane = Lane(work.settings, work.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
         clients = work.models.clients(
             self._store,
             work.run_id,

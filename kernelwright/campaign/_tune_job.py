@@ -15,11 +15,12 @@ from kernelwright.campaign._searched import attempt_of_row
 from kernelwright.campaign._stopping import StopWatch
 from kernelwright.campaign._tune_results import CostModelUse, Outcome, TunedSetting, TunePlan, TuneResult
 from kernelwright.errors import MachineError, MissingToolError, SandboxError
+from kernelwright.evaluator import Confirm, Search
 from kernelwright.evolution import Tuning, in_words
 from kernelwright.records import BuiltCode, Candidate, Evaluation, Interval, Problem, Speedup
 
 if TYPE_CHECKING:
-    from kernelwright.campaign._referee import Session
+    from kernelwright.evaluator import Session
     from kernelwright.evolution import Rank
     from kernelwright.store import Store
 
@@ -175,8 +176,9 @@ class TuneJob:
     ) -> Evaluation:
         for left in reversed(range(TRIES)):
             try:
-                within_s = self.left_s() - SPARE_S if confirm else None
-                return session.judge(candidate, confirm=confirm, rivals=rivals, within_s=within_s)
+                within_s = self.left_s() - SPARE_S
+                depth = Confirm(rivals=rivals, within_s=within_s) if confirm else Search(rivals=rivals)
+                return session.judge(candidate, depth)
             except SandboxError:
                 raise
             except MachineError as error:

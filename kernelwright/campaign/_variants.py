@@ -16,11 +16,9 @@ def device_class_of(backend: Backend, settings: Settings) -> DeviceClass:
     """Whose shapes the kernels of a backend meet on this machine."""
     if backend == "cpp":
         return "cpu"
-    if settings.device == "rehearsal":
-        return "gpu"
-    from kernelwright.evaluator import find_device
+    from kernelwright.evaluator import device_of
 
-    return "gpu" if settings.device == "auto" and find_device() is not None else "interpreter"
+    return device_of(settings).class_for(backend)
 
 
 def at_variant(problem: Problem, wanted: str | int | None, backend: Backend, settings: Settings) -> Problem:

@@ -142,9 +142,9 @@ def _rendered(
 
 
 def _device(settings: Settings) -> DeviceFacts:
-    from kernelwright.evaluator import device_facts, environment, find_device
+    from kernelwright.evaluator import device_facts, device_of, environment
 
-    device = find_device() if settings.backend != "cpp" and settings.device == "auto" else None
+    device = device_of(settings).serving(settings.backend)
     return device_facts(environment(settings.threads, device), settings.backend, cache_dir=Path(settings.cache_dir))
 
 

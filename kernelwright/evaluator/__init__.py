@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator.figures.metrics import Result, fast_p, geometric_mean, pass_at_k, sol_score
     from kernelwright.evaluator.host.device import Device, find_device, read_state
     from kernelwright.evaluator.host.environment import environment
+    from kernelwright.evaluator.host.host import device_of
     from kernelwright.evaluator.profile.facts import device_facts
     from kernelwright.evaluator.screen.screening import kernel_backends
     from kernelwright.evaluator.verdict.asks import Check, Confirm, RefereeLike, Search, Session
@@ -30,6 +31,7 @@ __all__ = [
     "Search",
     "Session",
     "device_facts",
+    "device_of",
     "environment",
     "fast_p",
     "find_device",
@@ -52,6 +54,7 @@ _HOMES = {
     "Referee": "verdict.referee",
     "Result": "figures.metrics",
     "device_facts": "profile.facts",
+    "device_of": "host.host",
     "environment": "host.environment",
     "fast_p": "figures.metrics",
     "find_device": "host.device",

@@ -92,9 +92,9 @@ def bound_kernel(candidate: Candidate) -> str:
 
 def shapes_of(backend: Backend, environment: Environment | None) -> DeviceClass:
     """Whose variants the kernels of a backend were checked on."""
-    if backend == "cpp":
-        return "cpu"
-    return "gpu" if environment is not None and environment.device_class == "gpu" else "interpreter"
+    if environment is None:
+        return "cpu" if backend == "cpp" else "interpreter"
+    return environment.class_for(backend)
 
 
 def kernel_device(backend: Backend) -> str:

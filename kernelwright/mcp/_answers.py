@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from kernelwright.config import Settings
 from kernelwright.datasets import Suite, find_problem, load_suite, suites
+from kernelwright.evaluator import Device, device_of
 from kernelwright.mcp._contract import rules
 from kernelwright.records import Backend, Candidate, DeviceClass, Evaluation, Problem, plain
 from kernelwright.store import Store, StoredEvaluation
@@ -76,15 +77,11 @@ class Answers:
         return {"device_class": device_class, "timed": device_class != "interpreter"}
 
     def _class_of(self, backend: Backend) -> DeviceClass:
-        if backend == "cpp":
-            return "cpu"
-        return "gpu" if self._has_gpu else "interpreter"
+        return self._device.class_for(backend)
 
     @functools.cached_property
-    def _has_gpu(self) -> bool:
-        from kernelwright.evaluator import find_device
-
-        return self._settings.device == "auto" and find_device() is not None
+    def _device(self) -> Device:
+        return device_of(self._settings)
 
     def best(self, problem: str | None, baseline: str, with_source: bool) -> dict[str, Any]:
         """Winners by problem and environment."""

@@ -15,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from kernelwright.errors import InvalidReferenceError, KernelwrightError, UsageError
+from kernelwright.evaluator import Check, Search
 from kernelwright.mcp._answers import Answers
 from kernelwright.mcp._judging import Judging
 from kernelwright.mcp._lane import Lane
@@ -108,7 +109,7 @@ class Tools:
         with _as_tool_errors():
             found = await self._find(problem)
             given = _candidate(found, source, backend, knobs, author=_author(context))
-            evaluation = await self._judge(context, given, found, time=time)
+            evaluation = await self._judge(context, given, found, Search() if time else Check())
             return _verdict(evaluation)
 
     async def submit(
@@ -133,7 +134,7 @@ class Tools:
             found = await self._find(problem)
             parents = ((await self._stored(parent, found)).sha256,) if parent else ()
             given = _candidate(found, source, backend, knobs, author=_author(context), note=note, parents=parents)
-            evaluation = await self._judge(context, given, found)
+            evaluation = await self._judge(context, given, found, Search())
             kept = await anyio.to_thread.run_sync(self._answers.keep, found, evaluation)
             return {**kept, "verdict": _verdict(evaluation)}
 
@@ -161,7 +162,7 @@ class Tools:
                 given = await self._stored(candidate, found)
             else:
                 given = _candidate(found, source or "", backend, knobs, author=_author(context))
-            evaluation = await self._judge(context, given, found, explain=True)
+            evaluation = await self._judge(context, given, found, Search(explain=True))
             verdict = _verdict(evaluation)
             names = ("candidate", "problem", "backend", "status", "reason", "stage", "timing", "profile", "environment")
             return {**{name: verdict[name] for name in names}, "profile_fault": evaluation.artifacts.get("profile")}
@@ -172,9 +173,7 @@ class Tools:
     async def _stored(self, sha_prefix: str, problem: Problem) -> Candidate:
         return await anyio.to_thread.run_sync(self._answers.candidate, sha_prefix, problem)
 
-    async def _judge(
-        self, context: Context, candidate: Candidate, problem: Problem, *, time: bool = True, explain: bool = False
-    ) -> Evaluation:
+    async def _judge(self, context: Context, candidate: Candidate, problem: Problem, depth: Check) -> Evaluation:
         """Wait for the referee's turn and its verdict, telling the client each stage.
 
         Cancelled while it waits, the call gives its turn away; cancelled while it is judged, its verdict is dropped.
@@ -191,9 +190,7 @@ class Tools:
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(notify, stage)
 
-        judgement = self._lane.submit(
-            lambda: self._judging.judge(candidate, problem, time=time, explain=explain, tell=tell)
-        )
+        judgement = self._lane.submit(lambda: self._judging.judge(candidate, problem, depth, tell=tell))
         return await asyncio.wrap_future(judgement)
 
 

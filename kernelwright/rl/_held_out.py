@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from kernelwright.campaign import Mean, Measured, paired_means
-from kernelwright.errors import MachineError, SandboxError
+from kernelwright.campaign import Mean, Measured, once_more, paired_means
+from kernelwright.evaluator import Confirm, Search, Session
 from kernelwright.records import Candidate, Evaluation, Interval, KnobValue, Record
 from kernelwright.rl._schedule_problems import Schedule, ScheduleProblem, ScheduleScorer, Twins
-
-if TYPE_CHECKING:
-    from kernelwright.campaign import Session
 
 SPARE_S: Final = 12.0  # that a confirmation may take
 SINGLES: Final = 3  # schedules beside the default that are tried as the one for all problems
@@ -168,13 +165,8 @@ def _judged(
     def session() -> Session:
         return scorer.session(problem.problem, problem.plan.backend)
 
-    within_s = SPARE_S if confirm else None
-    try:
-        return session().judge(first, confirm=confirm, rivals=beside, within_s=within_s)
-    except SandboxError:
-        raise
-    except MachineError:
-        return session().judge(first, confirm=confirm, rivals=beside, within_s=within_s)
+    depth = Confirm(rivals=beside, within_s=SPARE_S) if confirm else Search(rivals=beside)
+    return once_more(lambda: session().judge(first, depth))
 
 
 def held_out(

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from kernelwright.campaign import Sessions, once_more, open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem, RunConfig, TimingSample
 from kernelwright.rl._scoring import MOST_FEEDBACK_CHARACTERS, MOST_REWARD, Scored, ScoreRequest
-from kernelwright.rl._sessions import Sessions, open_local_referee
 from kernelwright.rl.rewards import REWARDS, Attempt, Runs
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import Session
-    from kernelwright.rl._sessions import OpenReferee
+    from kernelwright.campaign import OpenReferee
+    from kernelwright.evaluator import Session
     from kernelwright.store import Store, StoredEvaluation
 
 RECIPE: Final = "rl"  # what a run of this kind is called where runs are listed
@@ -176,12 +176,7 @@ class LocalScorer:
 
     def _judged(self, candidate: Candidate, problem: Problem) -> Evaluation:
         """A verdict of the first try or the second; a reference may fail merely because its worker has gone."""
-        try:
-            return self._judge_once(candidate, problem)
-        except SandboxError:
-            raise
-        except (MachineError, InvalidReferenceError):
-            return self._judge_once(candidate, problem)
+        return once_more(lambda: self._judge_once(candidate, problem), also=(InvalidReferenceError,))
 
     def _judge_once(self, candidate: Candidate, problem: Problem) -> Evaluation:
         try:

@@ -11,8 +11,7 @@ from kernelwright.records import Backend, Candidate, KnobValue, Problem
 from kernelwright.rl._scoring import Scorer, ScoreRequest
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import Session
-
+    from kernelwright.evaluator import Session
 Schedule = Mapping[str, KnobValue]
 
 

@@ -18,18 +18,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from kernelwright.campaign import open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.rl._local import LocalScorer
 from kernelwright.rl._service import Service, refusal
-from kernelwright.rl._sessions import open_local_referee
 from kernelwright.rl._wire import TOKEN_PATTERN
 from kernelwright.store import Store
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from kernelwright.rl._sessions import OpenReferee
+    from kernelwright.campaign import OpenReferee
 
 DEFAULT_PORT: Final = 8775
 _LOOK_S: Final = 0.5

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Literal
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, UsageError
+from kernelwright.evaluator import Check, Confirm
 from kernelwright.records import Candidate, Problem
 from kernelwright.submissions._records import Outcome, Submission, storable
 from kernelwright.submissions._spool import Claim
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import RefereeLike
+    from kernelwright.campaign import OpenReferee
+    from kernelwright.evaluator import RefereeLike
     from kernelwright.store import Store, StoredEvaluation
 
-    OpenReferee = Callable[[Settings], AbstractContextManager[RefereeLike]]
 
 MAX_TRIES: Final = 3
 AUTHOR_PREFIX: Final = "submitted:"
@@ -143,9 +144,8 @@ class Judging:
         evaluation = self._opened().evaluate(
             candidate,
             problem,
+            Confirm() if part == "confirm" else Check(),
             baselines=self._settings.baselines,
-            time=part == "confirm",
-            confirm=part == "confirm",
             on_stage=lambda stage: self._tell(f"{submission.id}: {stage}"),
             archive=self._store.archive(problem),
         )

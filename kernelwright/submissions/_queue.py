@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from kernelwright.campaign import OpenReferee, open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import KernelwrightError, MachineError, MissingToolError, UsageError
 from kernelwright.submissions._judging import MAX_TRIES, Judging
@@ -14,9 +15,7 @@ from kernelwright.submissions._records import Outcome, storable
 from kernelwright.submissions._spool import Claim, Spool
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import RefereeLike
     from kernelwright.store import Store
-    from kernelwright.submissions._judging import OpenReferee
 
 POLL_S: Final = 2.0
 RETRY_S: Final = 60.0  # what a machine could not do, it can hardly do at once
@@ -29,13 +28,6 @@ class QueueReport(NamedTuple):
     refused: int = 0
     failed: int = 0
     put_back: int = 0
-
-
-def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike]:
-    """The referee on this machine."""
-    from kernelwright.evaluator import Referee  # here, since it takes a second to load
-
-    return Referee(settings)
 
 
 def judge_submissions(

@@ -8,7 +8,7 @@ import corpus
 import pytest
 
 from kernelwright.config import Settings
-from kernelwright.evaluator import ProblemSession, Referee
+from kernelwright.evaluator import Check, Confirm, ProblemSession, Referee, Search
 from kernelwright.records import Backend, Candidate, Evaluation
 
 SANDBOX = os.environ.get("KERNELWRIGHT_TEST_SANDBOX", "auto")
@@ -22,15 +22,21 @@ class Judges:
         self._referee = referee
         self._sessions: dict[str, ProblemSession] = {}
 
-    def judge(self, case: corpus.Case, **options: bool) -> Evaluation:
-        """One candidate of the corpus through all stages; ``options`` are those of a session's judge."""
-        return self.judge_source(case.source, case.problem, case.backend, confirm=case.confirm, **options)
+    def judge(self, case: corpus.Case, *, time: bool = True, screen: bool = True) -> Evaluation:
+        """One candidate of the corpus through all stages; ``screen``: whether the screen may refuse it."""
+        depth: Check = Confirm(static=False) if case.confirm else Search(static=False)
+        if not time:
+            depth = Check(static=False)
+        return self.judge_source(case.source, case.problem, case.backend, depth=depth, screen=screen)
 
-    def judge_source(self, source: str, problem: str, backend: Backend = "cpp", **options: bool) -> Evaluation:
+    def judge_source(
+        self, source: str, problem: str, backend: Backend = "cpp", *, depth: Check | None = None, screen: bool = True
+    ) -> Evaluation:
         """A candidate that is in no file, on a problem named as headers name them."""
         session = self._session(problem)
         candidate = Candidate(problem_id=session.problem.id, source=source, backend=backend)
-        return session.judge(candidate, profile=False, **options)
+        session.screens = screen
+        return session.judge(candidate, depth or Search(static=False))
 
     def close(self) -> None:
         """End everything that was opened."""

@@ -123,6 +123,7 @@ def drive(cache_dir: str, names: Collection[str]) -> None:
             if case.problem not in sessions:
                 session = referee.open(corpus.problem_of(case.problem), baselines=("eager",))
                 sessions[case.problem] = stack.enter_context(session)
+                session.screens = False
             print(json.dumps(_judged(sessions[case.problem], case, sandbox)), flush=True)
         for reference, session in sessions.items():
             print(json.dumps(_honest(session, reference)), flush=True)
@@ -136,7 +137,7 @@ def _judged(session: ProblemSession, case: corpus.Case, sandbox: Watched) -> dic
     record: dict[str, Any] = {"name": case.name, "error": ""}
     signal.alarm(HANG_S)
     try:
-        evaluation = session.judge(candidate, screen=False)
+        evaluation = session.judge(candidate)
         verdict = evaluation.verdict
         text = f"{verdict.reason}{evaluation.artifacts}{verdict.findings}"
         record |= {"status": verdict.status, "reason": verdict.reason}

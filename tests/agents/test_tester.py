@@ -8,6 +8,7 @@ import pytest
 
 from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
 from kernelwright.datasets import find_problem
+from kernelwright.evaluator import Confirm, Search
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status
 
 PROBLEM = find_problem("kernelwright/level1/softmax", ())
@@ -22,8 +23,8 @@ class Session:
         self.wrong, self.passes, self.admits = wrong, passes, admits
         self.asked: list[InputGenerator] = []
 
-    def judge(self, candidate, *, time, profile):
-        assert not time
+    def judge(self, candidate, depth):
+        assert not isinstance(depth, Search | Confirm)
         status = Status.PASSED if self.passes(candidate.source) else Status.INCORRECT_NUMERICAL
         return SimpleNamespace(verdict=SimpleNamespace(status=status))
 

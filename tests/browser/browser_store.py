@@ -17,6 +17,7 @@ from campaign_fakes import FakeReferee, FakeSession, make_candidate, make_evalua
 from kernelwright.campaign import Campaign, load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
+from kernelwright.evaluator import Confirm, Search
 from kernelwright.records import Finding, Problem, Profile, RunConfig, Status
 from kernelwright.store import Store
 
@@ -175,13 +176,14 @@ def _replay(store: Store, folder: Path) -> str:
 
         round = -1
 
-        def judge(self, candidate: Any, **more: Any) -> Any:
-            self.round += not more.get("confirm")
-            bad = (self.problem.id, self.round) in failing and not more.get("confirm")
+        def judge(self, candidate: Any, depth: Any = None, **more: Any) -> Any:
+            confirmed = isinstance(depth, Confirm)
+            self.round += not confirmed
+            bad = (self.problem.id, self.round) in failing and not confirmed
             self.referee.statuses = {"import torch": Status.INCORRECT_NUMERICAL} if bad else {}
             self.referee.speedups = {"import torch": 1.1 + 0.4 * self.round}
             self.referee.profiles = {"import torch": PROFILE}
-            return super().judge(candidate, **{**more, "explain": True})
+            return super().judge(candidate, depth if confirmed else Search(explain=True), **more)
 
     class Referee(FakeReferee):
         """Opens such sessions."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from kernelwright.agents import Proposal, StepContext, coders, judges
 from kernelwright.datasets import LINT_ENTRY
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
+from kernelwright.evaluator import Check, Confirm, Search
 from kernelwright.records import (
     Advice,
     BuiltCode,
@@ -196,10 +197,12 @@ class FakeReferee:
     def environment_for(self, backend: str) -> Environment:
         return ENVIRONMENT
 
-    def evaluate(self, candidate: Candidate, problem: Problem, *, on_stage: Any = None, **more: Any) -> Evaluation:
+    def evaluate(
+        self, candidate: Candidate, problem: Problem, depth: Any = None, *, on_stage: Any = None, **more: Any
+    ) -> Evaluation:
         more.pop("baselines", None)
         self.archives[problem.name] = tuple(more.pop("archive", ()))
-        return FakeSession(self, problem, on_stage or no_point).judge(candidate, **more)
+        return FakeSession(self, problem, on_stage or no_point).judge(candidate, depth, **more)
 
     def __enter__(self) -> FakeReferee:
         return self
@@ -217,16 +220,13 @@ class FakeSession:
     def judge(
         self,
         candidate: Candidate,
+        depth: Check | None = None,
         *,
         control: bool = False,
-        time: bool = True,
-        confirm: bool = False,
-        explain: bool = False,
-        rivals: Sequence[Candidate] = (),
-        within_s: float | None = None,
-        as_kernelbench: bool = False,
     ) -> Evaluation:
-        word = word_of(candidate)
+        word, depth = word_of(candidate), depth or Search()
+        confirm, time = isinstance(depth, Confirm), isinstance(depth, Search | Confirm)
+        explain, rivals = getattr(depth, "explain", False), getattr(depth, "rivals", ())
         if rivals:
             self.referee.beside.append((word, tuple(word_of(rival) for rival in rivals)))
         self.referee.point(f"judging {word} {confirm}")
@@ -250,6 +250,9 @@ class FakeSession:
             control=control,
         )
         self.referee.point(f"judged {word} {confirm}")
+        return evaluation
+
+    def as_kernelbench(self, evaluation: Evaluation) -> Evaluation:
         return evaluation
 
     def _variant(self) -> TimedVariant:

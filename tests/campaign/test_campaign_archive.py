@@ -52,7 +52,7 @@ class Bench:
     def call(self, entry, payload):
         raise WorkerFailed("no generator here")
 
-    def judge(self, candidate, *, time, profile):
+    def judge(self, candidate, depth):
         caught = any(self.shows(generator) for generator in self.opened[-1])
         return make_evaluation(candidate, status=Status.INCORRECT_NUMERICAL if caught else Status.PASSED)
 

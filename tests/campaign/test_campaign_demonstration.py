@@ -15,7 +15,7 @@ from kernelwright.agents import reply_schemas
 from kernelwright.campaign import Campaign, load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
-from kernelwright.evaluator import kernel_backends
+from kernelwright.evaluator import Confirm, kernel_backends
 from kernelwright.records import Status
 from kernelwright.store import Store
 
@@ -61,12 +61,13 @@ def test_it_is_replayed_by_name(rows, tmp_path):
     class Session(FakeSession):
         rounds = -1
 
-        def judge(self, candidate, **more):
-            self.rounds += not more.get("confirm")
-            bad = self.rounds in failing.get(self.problem.id, ()) and not more.get("confirm")
+        def judge(self, candidate, depth=None, **more):
+            confirmed = isinstance(depth, Confirm)
+            self.rounds += not confirmed
+            bad = self.rounds in failing.get(self.problem.id, ()) and not confirmed
             self.referee.statuses = {"import torch": Status.INCORRECT_NUMERICAL} if bad else {}
             assert kernel_backends(candidate.source) == {"cpp"}
-            return super().judge(candidate, **more)
+            return super().judge(candidate, depth, **more)
 
     class Referee(FakeReferee):
         @contextmanager

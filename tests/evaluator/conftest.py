@@ -81,5 +81,5 @@ def verdicts(referee, one_architecture):
     """Of the kernels in ``gpu_candidates``, by a referee that checks little: whether a kernel can be checked at all
     shows in its first trials."""
     few_trials = referee.settings.with_values(check_trials=2)
-    with Referee(few_trials, referee.sandbox) as made, KernelJudge(made) as judge:
+    with Referee(few_trials, referee.host.sandbox) as made, KernelJudge(made) as judge:
         yield Verdicts(judge)

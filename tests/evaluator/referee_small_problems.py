@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kernelwright.datasets import parse_problem
+from kernelwright.evaluator import ProblemSession
 
 SOFTMAX_PROBLEM = """
 import torch
@@ -66,3 +70,13 @@ def get_init_inputs():
 
 def make_problem(source: str, name: str):
     return parse_problem(source, id=f"test/level1/{name}", suite="test", level=1, name=name)
+
+
+@contextmanager
+def unscreened(session: ProblemSession) -> Iterator[None]:
+    """The screen refuses nothing inside, so that a later stage has to."""
+    session.screens = False
+    try:
+        yield
+    finally:
+        session.screens = True

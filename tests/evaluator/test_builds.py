@@ -29,7 +29,7 @@ HEADERS = "#include <cmath>\n/* and\n   the integers */\n  # include <cstdint>  
 def referee(referee, make_cache):
     """With products and headers of its own, since these tests look for them."""
     settings = referee.settings.with_values(cache_dir=str(make_cache(without={"products", "headers"})))
-    with Referee(settings, referee.sandbox) as made:
+    with Referee(settings, referee.host.sandbox) as made:
         yield made
 
 
@@ -40,7 +40,7 @@ def build(referee):
     def build(headers: str, *flags: str):
         texts = [KERNEL.replace("{headers}", headers) + "\n" * n for n in range(3)]
         request = {"language": "cpp", "flags": list(flags), "name": ""}
-        return [referee.builds.build(request, text) for text in texts]
+        return [referee.host.builds.build(request, text) for text in texts]
 
     return build
 
@@ -88,7 +88,7 @@ def test_a_damaged_precompiled_header_is_made_anew(build, referee):
     before = build(HEADERS, "-O2")
     for path in precompiled(referee):
         path.write_bytes(b"no header")
-    after = referee.builds.build(
+    after = referee.host.builds.build(
         {"language": "cpp", "flags": ["-O2"], "name": ""}, KERNEL.replace("{headers}", HEADERS) + "\n\n\n\n"
     )
     assert after.product == before[0].product
@@ -126,7 +126,7 @@ def without(request, monkeypatch):
 
 
 def test_either_compiler_takes_what_kernels_use_of_the_c_library(referee, tmp_path, without):
-    builds = BuildService(referee.sandbox, tmp_path, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
+    builds = BuildService(referee.host.sandbox, tmp_path, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
     built = builds.build({"language": "cuda", "flags": ["-lineinfo"], "name": "fill<3>"}, CUDA)
     assert built.product is not None, built.log
     assert b".text._Z4fillILi3EEvPfl" in built.product or b".text._Z4fillILi3EEvPfx" in built.product
@@ -139,7 +139,7 @@ def test_either_compiler_takes_what_kernels_use_of_the_c_library(referee, tmp_pa
 def test_nvcc_has_the_last_word_on_what_nvrtc_refuses(referee, tmp_path):
     if _cuda_compiler.find_nvcc() is None:
         pytest.skip("no nvcc here")
-    builds = BuildService(referee.sandbox, tmp_path, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
+    builds = BuildService(referee.host.sandbox, tmp_path, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
     built = builds.build({"language": "cuda", "flags": [], "name": "fill<3>"}, FOR_NVCC_ALONE)
     assert built.product is not None, built.log
     assert b".text._Z4fillILi3EEvPfl" in built.product
@@ -148,12 +148,12 @@ def test_nvcc_has_the_last_word_on_what_nvrtc_refuses(referee, tmp_path):
 def test_equal_cuda_sources_are_built_once(referee):
     request = {"language": "cuda", "flags": ["-DN=3"], "name": "fill"}
     source = 'extern "C" __global__ void fill(float* y) { y[threadIdx.x] = N; }'
-    first, second = (referee.builds.build(request, source) for _ in range(2))
+    first, second = (referee.host.builds.build(request, source) for _ in range(2))
     assert first.product is not None, first.log
     assert (first.cached, second.cached) == (False, True)
     assert second.product == first.product
     assert "registers" in second.log
-    other = referee.builds.build({**request, "flags": ["-DN=4"]}, source)
+    other = referee.host.builds.build({**request, "flags": ["-DN=4"]}, source)
     assert other.product != first.product
 
 

@@ -10,13 +10,14 @@ import threading
 
 import pytest
 from referee_candidates import KERNEL, candidate
-from referee_small_problems import SOFTMAX_PROBLEM, make_problem
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem, unscreened
 
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Check, Referee
 from kernelwright.evaluator.builds.lanes import BuildPass, CompileLanes, pick_lanes, siblings
 from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.door import Door
+from kernelwright.evaluator.host.host import Host, Program
 from kernelwright.evaluator.verdict.ahead import BuildAhead
 from kernelwright.records import Candidate, Status
 
@@ -90,7 +91,7 @@ def test_what_is_built_ahead_is_there_when_it_is_judged(rehearsal, session):
     assert session._ahead.take(own("ahead")) is not None
     made = products(rehearsal) - before
     assert len(made) == 1
-    assert session.judge(own("ahead"), time=False).verdict.status is Status.PASSED
+    assert session.judge(own("ahead"), depth=Check()).verdict.status is Status.PASSED
     assert products(rehearsal) - before == made
 
 
@@ -105,7 +106,7 @@ def test_kernels_that_are_built_in_the_constructor_are_built_ahead_too(rehearsal
     session.build_ahead(made)
     assert session._ahead.take(made) is not None
     assert len(products(rehearsal) - before) == 1
-    assert session.judge(made, time=False).verdict.status is Status.PASSED
+    assert session.judge(made, depth=Check()).verdict.status is Status.PASSED
 
 
 def test_a_build_that_failed_ahead_is_not_compiled_again_in_the_lane(rehearsal, session, monkeypatch):
@@ -124,7 +125,7 @@ def test_a_build_that_failed_ahead_is_not_compiled_again_in_the_lane(rehearsal, 
 def test_what_is_built_for_a_device_that_is_only_pretended_decides_nothing(session):
     top = "if torch.cuda.is_available():\n    cpp('#error for another device')"
     made = Candidate(problem_id="softmax", source=candidate(top=top), backend="cpp")
-    assert session.judge(made, time=False).verdict.status is Status.PASSED
+    assert session.judge(made, depth=Check()).verdict.status is Status.PASSED
 
 
 def test_a_pass_that_the_machine_fails_costs_nothing_but_time(session, monkeypatch):
@@ -134,15 +135,15 @@ def test_a_pass_that_the_machine_fails_costs_nothing_but_time(session, monkeypat
     monkeypatch.setattr(BuildAhead, "_pass", fail)
     session.build_ahead(own("unlucky"))
     for _ in range(2):
-        assert session.judge(own("unlucky"), time=False).verdict.status is Status.PASSED
+        assert session.judge(own("unlucky"), depth=Check()).verdict.status is Status.PASSED
 
 
 def test_a_pass_keeps_to_the_cores_of_the_lanes(rehearsal, session, monkeypatch):
     first = min(os.sched_getaffinity(0))
-    monkeypatch.setattr(rehearsal.compile_lanes, "cpus", (first,))
+    monkeypatch.setattr(rehearsal.host.compile_lanes, "cpus", (first,))
     asked = []
-    build = rehearsal.builds.build
-    monkeypatch.setattr(rehearsal.builds, "build", lambda *given: asked.append(given[1]) or build(*given))
+    build = rehearsal.host.builds.build
+    monkeypatch.setattr(rehearsal.host.builds, "build", lambda *given: asked.append(given[1]) or build(*given))
     note = "SOURCE += '// on ' + ','.join(map(str, sorted(os.sched_getaffinity(0))))"
     source = candidate().replace("lib = cpp", f"import os\n{note}\nlib = cpp")
     session._ahead.take(Candidate(problem_id="softmax", source=source, backend="cpp"))
@@ -151,15 +152,15 @@ def test_a_pass_keeps_to_the_cores_of_the_lanes(rehearsal, session, monkeypatch)
 
 def test_what_was_compiled_in_a_pass_is_handed_to_the_candidate_alone(session, monkeypatch):
     handed = []
-    load = Referee.load
+    load = Host.load
 
-    def watched(referee, client, door, source, *, role, compiled=b"", **given):
-        handed.append((role, compiled))
-        load(referee, client, door, source, role=role, compiled=compiled, **given)
+    def watched(host, client, door, program, **given):
+        handed.append((program.role, program.compiled))
+        load(host, client, door, program, **given)
 
-    monkeypatch.setattr(Referee, "load", watched)
+    monkeypatch.setattr(Host, "load", watched)
     monkeypatch.setattr(BuildAhead, "_pass", lambda ahead, made: BuildPass(b"compiled"))
-    assert session.judge(own("handed"), time=False).verdict.status is Status.PASSED
+    assert session.judge(own("handed"), depth=Check()).verdict.status is Status.PASSED
     assert {compiled for role, compiled in handed if role == "candidate"} == {b"compiled"}
     assert {compiled for role, compiled in handed if role != "candidate"} <= {b""}
 
@@ -173,11 +174,13 @@ def test_triton_is_compiled_ahead_for_the_device_that_is_here_and_on_the_cores_o
             return {"files": {payload["source"]: [payload["architectures"], list(cpus), limits.allow_exec]}}
 
     problem = make_problem(SOFTMAX_PROBLEM, "softmax")
-    ahead = BuildAhead(rehearsal, problem, lambda made: None)
+    ahead = BuildAhead(rehearsal.host, problem, lambda made: None)
     assert ahead._compile("text") == b""  # nothing to compile for
-    monkeypatch.setattr(rehearsal, "device", GPU)
-    monkeypatch.setattr(rehearsal, "sandbox", Fake())
-    assert json.loads(ahead._compile("text")) == {"files": {"text": [[90], list(rehearsal.compile_lanes.cpus), True]}}
+    monkeypatch.setattr(rehearsal.host, "device", GPU)
+    monkeypatch.setattr(rehearsal.host, "sandbox", Fake())
+    assert json.loads(ahead._compile("text")) == {
+        "files": {"text": [[90], list(rehearsal.host.compile_lanes.cpus), True]}
+    }
 
 
 def test_a_worker_on_a_gpu_gets_what_was_compiled_after_the_code_of_the_digest(rehearsal, monkeypatch):
@@ -185,12 +188,12 @@ def test_a_worker_on_a_gpu_gets_what_was_compiled_after_the_code_of_the_digest(r
         def request(self, operation, *, fds, **given):
             self.received = [os.pread(fd, 100, 0) for fd in fds[4:]]
 
-    client, door = Fake(), Door(rehearsal.door_library)
-    monkeypatch.setattr(rehearsal, "_digest_code", b"digest")
+    client, door = Fake(), Door(rehearsal.host.door_library)
+    monkeypatch.setattr(rehearsal.host, "_digest_code", b"digest")
     try:
-        rehearsal.load(client, door, "", role="candidate", mode="eval", device=GPU, compiled=b"compiled")
+        rehearsal.host.load(client, door, Program("", role="candidate", device=GPU, compiled=b"compiled"))
         assert client.received == [b"digest", b"compiled"]
-        rehearsal.load(client, door, "", role="reference", mode="eval", device=GPU)
+        rehearsal.host.load(client, door, Program("", device=GPU))
         assert client.received == [b"digest"]
     finally:
         door.close()
@@ -198,16 +201,16 @@ def test_a_worker_on_a_gpu_gets_what_was_compiled_after_the_code_of_the_digest(r
 
 def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
     before, built, verdicts = products(rehearsal), threading.Event(), []
-    build = rehearsal.builds.build
+    build = rehearsal.host.builds.build
 
     def watched(message, source):
         outcome = build(message, source)
         built.set()
         return outcome
 
-    rehearsal.builds.build = watched
+    rehearsal.host.builds.build = watched
     judging = threading.Thread(
-        target=lambda: verdicts.append(session.judge(own("in the meantime"), time=False).verdict)
+        target=lambda: verdicts.append(session.judge(own("in the meantime"), depth=Check()).verdict)
     )
     try:
         with rehearsal.lane():
@@ -217,7 +220,7 @@ def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
             assert not verdicts
         judging.join(WAIT_S)
     finally:
-        del rehearsal.builds.build
+        del rehearsal.host.builds.build
     assert verdicts[0].status is Status.PASSED
 
 
@@ -229,7 +232,8 @@ def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
 def test_a_pass_that_goes_wrong_leaves_the_verdict_to_the_contestant(session, top):
     only_there = f"import kernelwright.inline._build as b\nif b.only_builds():\n    {top}"
     made = Candidate(problem_id="softmax", source=candidate(top=only_there), backend="cpp")
-    assert session.judge(made, time=False, screen=False).verdict.status is Status.PASSED
+    with unscreened(session):
+        assert session.judge(made, depth=Check()).verdict.status is Status.PASSED
 
 
 def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():

@@ -12,7 +12,7 @@ import pytest
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.service import BuildService
-from kernelwright.evaluator.host.device import REHEARSAL, find_device, parse_state, read_state
+from kernelwright.evaluator.host.device import CPU, REHEARSAL, find_device, parse_state, read_state
 
 ROOT = Path(__file__).parents[2]
 H100 = "0, NVIDIA H100 80GB HBM3, GPU-11111111-2222-3333-4444-555555555555, 9.0, 81559, 580.159.04, Disabled\n"
@@ -85,16 +85,16 @@ def test_the_tests_for_a_gpu_say_that_they_need_one():
 def test_settings_choose_the_device(tmp_path):
     settings = Settings.load(flags={"cache_dir": str(tmp_path), "sandbox": "none"}, env={})
     with Referee(settings.with_values(device="none")) as referee:
-        assert referee.device is None
+        assert referee.device == CPU
     with Referee(settings.with_values(device="rehearsal")) as referee:
         assert referee.device == REHEARSAL
-        assert referee.environment_of(referee.device).id != referee.environment.id
+        assert referee.environment_for("cpp").id != referee.host.environment.id
 
 
 @pytest.fixture(scope="module")
 def for_hopper(referee):
     cache = referee.settings.cache_dir / "hopper"
-    return BuildService(referee.sandbox, cache, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
+    return BuildService(referee.host.sandbox, cache, timeout_s=300.0, memory_bytes=4 << 30, architecture="sm_90a")
 
 
 def test_a_kernel_is_built_for_the_device_that_is_here(for_hopper):

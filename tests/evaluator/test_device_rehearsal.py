@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from referee_candidates import KERNEL, RIGHT, candidate
-from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
+from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem, unscreened
 
 from kernelwright.errors import MachineError
-from kernelwright.evaluator import Referee
-from kernelwright.evaluator.cpu.workers import Workers
-from kernelwright.evaluator.device import examine
-from kernelwright.evaluator.device.examine import Examiner, Faults
+from kernelwright.evaluator import Check, Confirm, Referee
+from kernelwright.evaluator.device import clock
+from kernelwright.evaluator.device.clock import DeviceWorkers
+from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.host.door import DoorLibrary
 from kernelwright.evaluator.own.trace import Trace, kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
+from kernelwright.evaluator.profile.winner import Faults
 from kernelwright.evaluator.verdict.timekeeping import Timekeeper
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
@@ -71,7 +72,7 @@ def judge(session):
 @pytest.fixture(scope="module")
 def confirmed(session):
     """A right kernel, with its confirmation."""
-    return session.judge(Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp"), confirm=True)
+    return session.judge(Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp"), depth=Confirm())
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_confirmation_on_a_device_stays_unconfirmed(confirmed):
     ids=["zeros", "short", "two", "none", "double", "strided", "view", "nan", "fp16", "text"],
 )
 def test_answers_are_judged_as_on_the_cpu(judge, source, status):
-    verdict = judge(source, time=False).verdict
+    verdict = judge(source, depth=Check()).verdict
     assert verdict.status is (status or Status.PASSED), verdict.reason
 
 
@@ -139,8 +140,9 @@ def test_answers_are_judged_as_on_the_cpu(judge, source, status):
     ],
     ids=["one buffer", "late"],
 )
-def test_outputs_must_be_what_was_acknowledged(judge, top, forward):
-    verdict = judge(candidate(forward, top=top), time=False, screen=False).verdict
+def test_outputs_must_be_what_was_acknowledged(judge, session, top, forward):
+    with unscreened(session):
+        verdict = judge(candidate(forward, top=top), depth=Check()).verdict
     assert verdict.status is Status.REWARD_HACK, (verdict.status, verdict.reason)
     assert "acknowledged" in verdict.reason
 
@@ -221,26 +223,28 @@ def test_what_a_profiler_claims_may_be_anything():
 
 @pytest.mark.untimed
 def test_a_device_is_looked_at_after_a_fault(judge, session, monkeypatch):
-    assert judge(candidate("raise ValueError('no')"), time=False).verdict.status is Status.RUNTIME_ERROR
+    assert judge(candidate("raise ValueError('no')"), depth=Check()).verdict.status is Status.RUNTIME_ERROR
     dead = WorkerFailed(Failure("timeout", "probe", "it does not answer"), "probe")
 
     def probe(workers):
         raise dead
 
-    monkeypatch.setattr(Workers, "probe", probe)
+    monkeypatch.setattr(DeviceWorkers, "probe", probe)
     with pytest.raises(MachineError, match="does not compute any more after a candidate's fault: it does not answer"):
-        judge(candidate("raise ValueError('no')"), time=False)
+        judge(candidate("raise ValueError('no')"), depth=Check())
 
 
 def run_alone(referee, source, products):
     files = job_files(source, SOFTMAX_PROBLEM, {"ROWS": 3, "COLS": 5}, products, mode="eval", device="cpu", calls=2)
-    return referee.sandbox.run([sys.executable, "-m", MODULE, JOB], files=files, env=referee.sandbox.environment())
+    return referee.host.sandbox.run(
+        [sys.executable, "-m", MODULE, JOB], files=files, env=referee.host.sandbox.environment()
+    )
 
 
 @pytest.mark.untimed
 def test_a_candidate_runs_by_itself_with_what_was_built_of_it(referee):
     request = BuildRequest("cpp", KERNEL, ())
-    built = referee.builds.build({"language": "cpp", "flags": []}, KERNEL)
+    built = referee.host.builds.build({"language": "cpp", "flags": []}, KERNEL)
     source = candidate("import sys; print('called', tuple(y.shape), file=sys.stderr)")
     done = run_alone(referee, source, {request.key: built.product})
     assert done.returncode == 0, done.stderr
@@ -268,7 +272,7 @@ def test_a_winner_with_a_faulty_access_loses_its_time(judge, made_up_pairs, monk
         return Faults(("Invalid __global__ read of size 4 bytes in softmax",), ())
 
     monkeypatch.setattr(Examiner, "faults", faults)
-    verdict = judge(RIGHT, confirm=True).verdict
+    verdict = judge(RIGHT, depth=Confirm()).verdict
     assert (verdict.status, verdict.failed_stage, verdict.timing) == (Status.QUARANTINED, "confirm", None)
     assert "Invalid __global__ read" in verdict.reason
     assert b'"ROWS": 7' in looked_at[0]  # the small variant
@@ -280,7 +284,7 @@ def test_a_winner_is_profiled_by_the_best_rung(judge, made_up_pairs, monkeypatch
     counters = parse_raw((RECORDINGS / "ncu_raw_2025.csv").read_text())
     monkeypatch.setattr(Examiner, "faults", lambda examiner, files: Faults((), ("memcheck: not here",)))
     monkeypatch.setattr(Examiner, "counters", lambda examiner, files, kernels: counters)
-    evaluation = judge(RIGHT, confirm=True)
+    evaluation = judge(RIGHT, depth=Confirm())
     assert evaluation.verdict.profile.rung == "ncu"
     assert evaluation.verdict.profile.notes
     assert found("memory-not-checked", evaluation) == ["memcheck: not here"]
@@ -302,6 +306,6 @@ def test_a_time_below_the_roofline_is_quarantined(judge, monkeypatch):
 
 def test_clocks_and_temperature_are_kept_beside_a_time(judge, monkeypatch):
     states = iter([{"clocks.sm": "1980 MHz"}, {"clocks.sm": "1755 MHz"}])
-    monkeypatch.setattr(examine, "read_state", lambda device: next(states))
+    monkeypatch.setattr(clock, "read_state", lambda device: next(states))
     kept = judge(RIGHT).artifacts["device state"]
     assert kept == "before: clocks.sm 1980 MHz\nafter: clocks.sm 1755 MHz"

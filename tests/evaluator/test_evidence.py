@@ -6,7 +6,7 @@ import pytest
 from referee_candidates import KERNEL
 from referee_small_problems import make_problem
 
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Check, Referee
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.records import Candidate, Status
@@ -74,9 +74,9 @@ def evidence(**known) -> Evidence:
 def test_strict_own_kernels_rule_out_torch_for_the_problems_heavy_work(referee, own_kernels, status):
     settings = referee.settings.with_values(own_kernels=own_kernels, check_trials=2)
     problem = make_problem(PRODUCT_PROBLEM, "product")
-    with Referee(settings, referee.sandbox) as made, made.open(problem, baselines=("eager",)) as session:
+    with Referee(settings, referee.host.sandbox) as made, made.open(problem, baselines=("eager",)) as session:
         candidate = Candidate(problem_id=problem.id, source=WITH_TORCHS_PRODUCT, backend="cpp")
-        verdict = session.judge(candidate, time=False).verdict
+        verdict = session.judge(candidate, depth=Check()).verdict
     assert verdict.status is status, verdict.reason
     if own_kernels == "strict":
         assert verdict.failed_stage == "ghost"

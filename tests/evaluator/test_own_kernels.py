@@ -6,7 +6,7 @@ import pytest
 from referee_small_problems import make_problem
 
 from kernelwright.config import Settings
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Check, Referee, Search
 from kernelwright.records import Candidate, Problem, Stage, Status
 from kernelwright.rl import REWARDS, Attempt
 
@@ -93,15 +93,15 @@ def referees(referee):
     made = {}
     for mode in (*MODES, "auto"):
         settings = referee.settings.with_values(own_kernels=mode, check_trials=2)
-        made[mode] = Referee(settings, referee.sandbox)
+        made[mode] = Referee(settings, referee.host.sandbox)
     with made["any"], made["some"], made["strict"], made["auto"]:
         yield made
 
 
-def judged(referees, mode: str, source: str, *, time: bool = False, problem: Problem = PROBLEM, backend="cpp"):
+def judged(referees, mode: str, source: str, *, depth: Check | None = None, problem: Problem = PROBLEM, backend="cpp"):
     with referees[mode].open(problem, baselines=("eager",)) as session:
         candidate = Candidate(problem_id=problem.id, source=source, backend=backend)
-        return session.judge(candidate, time=time, profile=False).verdict
+        return session.judge(candidate, depth or Check(static=False)).verdict
 
 
 @pytest.mark.untimed
@@ -117,7 +117,7 @@ def test_a_library_product_with_an_own_tail_is_not_eligible_and_no_hack(referees
 
 
 def test_where_any_is_allowed_it_passes_with_its_time_and_its_label_and_earns_nothing(referees):
-    verdict = judged(referees, "any", FUSED_TAIL, time=True)
+    verdict = judged(referees, "any", FUSED_TAIL, depth=Search())
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
     assert verdict.own_kernel_label == "library"
     assert verdict.own_kernel_share is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelwright.datasets import parse_problem
+from kernelwright.evaluator import Search
 from kernelwright.evaluator.builds.cuda_libraries import lacking_library
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.records import Candidate, Status
@@ -64,9 +65,9 @@ def candidate(value, hidden):
 @pytest.mark.untimed
 def test_a_step_of_its_own_makes_a_hybrid_and_a_copy_none(referee):
     with referee.open(PROBLEM, backend="cuda") as session:
-        verdict = session.judge(candidate("x[i] > 0 ? x[i] : 0", "self.inner(x)"), profile=False).verdict
-        copies = session.judge(candidate("x[i]", "torch.relu(self.inner(x))"), profile=False).verdict
-        renamed = session.judge(candidate("x[i]", "self.inner(x).clamp(min=0)"), profile=False).verdict
+        verdict = session.judge(candidate("x[i] > 0 ? x[i] : 0", "self.inner(x)"), depth=Search(static=False)).verdict
+        copies = session.judge(candidate("x[i]", "torch.relu(self.inner(x))"), depth=Search(static=False)).verdict
+        renamed = session.judge(candidate("x[i]", "self.inner(x).clamp(min=0)"), depth=Search(static=False)).verdict
     assert (verdict.status, verdict.own_kernel_label) == (Status.PASSED, "hybrid"), verdict.reason
     said = next(finding for finding in verdict.findings if finding.rule == "compiler-options")
     assert said.effect == "informs"

@@ -9,7 +9,7 @@ from race_kernels import RACY, RIGHT, Kernel
 from referee_candidates import candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.evaluator.cpu import races
 from kernelwright.evaluator.cpu.races import FOUND, UNKNOWN, Race
 from kernelwright.evaluator.worker.races import Product, Quiet, RaceWatch
@@ -41,7 +41,7 @@ class Looked:
     """One kernel called with watched products, by teams as the referee has them."""
 
     def __init__(self, referee: Referee, kernel: Kernel, folder) -> None:
-        made = referee.builds.build_watched(BuildRequest("cpp", kernel.source))
+        made = referee.host.builds.build_watched(BuildRequest("cpp", kernel.source))
         assert made.product is not None, made.log
         path = folder / "kernel.so"
         path.write_bytes(made.product)
@@ -105,7 +105,7 @@ std::atomic<int> flag{0}; float value = 0;
 def test_memory_and_time_are_bounded(referee, tmp_path):
     kernel = Kernel("#pragma omp parallel for\nfor (int64_t i = 0; i < n; i++) y[i] += x[i];", n=1 << 20)
     path = tmp_path / "kernel.so"
-    path.write_bytes(referee.builds.build_watched(BuildRequest("cpp", kernel.source)).product)
+    path.write_bytes(referee.host.builds.build_watched(BuildRequest("cpp", kernel.source)).product)
     library = Library(str(path), parse_signatures(kernel.source))
     x, y = torch.ones(kernel.n), torch.zeros(kernel.n)
     watch = RaceWatch([Product(str(path), False)], [], Quiet(0, 0))
@@ -150,7 +150,7 @@ def notes(evaluation) -> dict[str, str]:
 
 
 def test_a_right_kernel_passes_and_its_verdict_says_what_was_looked_at(judge_softmax):
-    evaluation = judge_softmax(candidate(kernel=SOFTMAX), time=False)
+    evaluation = judge_softmax(candidate(kernel=SOFTMAX), depth=Check())
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert notes(evaluation) == {FOUND: "none found on 2 of 2 shapes, with teams of 7 and 4 threads"}
 
@@ -175,7 +175,7 @@ def test_a_race_of_odd_sizes_alone_is_found(judge_softmax):
 
 
 def test_kernels_without_threads_are_left_alone(judge_softmax):
-    evaluation = judge_softmax(candidate(), time=False)
+    evaluation = judge_softmax(candidate(), depth=Check())
     assert evaluation.verdict.status is Status.PASSED
     assert notes(evaluation) == {}
 
@@ -194,7 +194,7 @@ def test_kernels_without_threads_are_left_alone(judge_softmax):
     ids=["an entry that the runtime lacks", "std::thread"],
 )
 def test_what_cannot_be_looked_at_is_said_and_not_refused(judge_softmax, kernel, why):
-    evaluation = judge_softmax(candidate(kernel=kernel), time=False)
+    evaluation = judge_softmax(candidate(kernel=kernel), depth=Check())
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert why in notes(evaluation)[UNKNOWN]
     assert FOUND not in notes(evaluation)
@@ -202,12 +202,12 @@ def test_what_cannot_be_looked_at_is_said_and_not_refused(judge_softmax, kernel,
 
 @pytest.fixture
 def judge_with(referee):
-    def judge(source: str, confirm: bool = False, **settings):
+    def judge(source: str, depth: Check | None = None, **settings):
         changed = referee.settings.with_values(check_trials=2, **settings)
-        with Referee(changed, referee.sandbox) as made:
+        with Referee(changed, referee.host.sandbox) as made:
             with made.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",)) as session:
                 candidate = Candidate(problem_id=session.problem.id, source=source, backend="cpp")
-                return [session.judge(candidate, time=confirm, confirm=confirm) for _ in range(2)]
+                return [session.judge(candidate, depth or Check()) for _ in range(2)]
 
     return judge
 
@@ -242,7 +242,7 @@ def test_a_kernel_that_fails_only_while_it_is_watched_is_not_refused(judge_softm
     kernel = SOFTMAX.replace("#include <cmath>", "#include <cmath>\n#include <cstdlib>\n#include <omp.h>").replace(
         "  #pragma", "  if (omp_get_max_threads() > 1) std::abort();\n  #pragma"
     )
-    evaluation = judge_softmax(candidate(kernel=kernel), time=False)
+    evaluation = judge_softmax(candidate(kernel=kernel), depth=Check())
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert "its watched copy failed" in notes(evaluation)[UNKNOWN]
 
@@ -277,6 +277,6 @@ def test_extensions_are_searched_when_they_are_confirmed(judge_with):
     racy, _ = judge_with(EXTENSION.replace("KERNEL", RACY_SOFTMAX))
     assert racy.verdict.status is Status.PASSED, racy.verdict.reason
     assert "confirmed" in notes(racy)[UNKNOWN]
-    confirmed, _ = judge_with(EXTENSION.replace("KERNEL", RACY_SOFTMAX), confirm=True)
+    confirmed, _ = judge_with(EXTENSION.replace("KERNEL", RACY_SOFTMAX), depth=Confirm())
     assert confirmed.verdict.reason.startswith("data race: ")
     assert "memory of its own at line" in confirmed.verdict.reason

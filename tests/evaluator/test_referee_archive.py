@@ -7,6 +7,7 @@ from referee_candidates import RIGHT
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
+from kernelwright.evaluator import Check
 from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status, archive_id
 
@@ -80,8 +81,8 @@ def fault(name: str) -> Candidate:
 @pytest.mark.matrix(one_in=1)  # no quicker test sees the fault "no-archive" of benchmarks/mutants.json
 def test_a_fault_that_the_fixed_distributions_pass_is_shown_by_the_archive(softmax, archived):
     wrong = fault("dropped-after-a-climb")
-    assert softmax.judge(wrong, time=False).verdict.status is Status.PASSED
-    verdict = archived.judge(wrong, time=False).verdict
+    assert softmax.judge(wrong, depth=Check()).verdict.status is Status.PASSED
+    verdict = archived.judge(wrong, depth=Check()).verdict
     assert verdict.status is Status.INCORRECT_NUMERICAL
     assert "x: sorted" in verdict.reason
     assert verdict.correctness.archive == archive_id([ASCENDING])
@@ -92,7 +93,7 @@ def test_a_right_kernel_passes_and_is_timed_with_the_archive(softmax, archived):
     assert verdict.status is Status.PASSED, verdict.reason
     assert verdict.timing is not None
     assert verdict.correctness.archive == archive_id([ASCENDING])
-    without = softmax.judge(candidate(RIGHT), time=False).verdict.correctness
+    without = softmax.judge(candidate(RIGHT), depth=Check()).verdict.correctness
     assert without.archive == ""
     assert verdict.correctness.trials == without.trials + 2  # one a variant
 
@@ -106,7 +107,7 @@ def test_no_guard_is_left_on_memory_when_timing_begins(archived, monkeypatch):
         guard(stage, side, pool, byte)
 
     monkeypatch.setattr(CheckStage, "_guard", noting)
-    assert archived.judge(candidate(RIGHT), time=False).verdict.status is Status.PASSED
+    assert archived.judge(candidate(RIGHT), depth=Check()).verdict.status is Status.PASSED
     own = [byte for side, byte in guards if side == guards[0][0]]  # the others look at the kernel made idle
     assert own == [0xFF, None, None] * 2  # for each variant: two passes of the fixed trials, one of the archive's
 

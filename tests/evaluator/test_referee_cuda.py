@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from referee_cuda_candidates import EXTENSION, KERNEL
+from referee_small_problems import unscreened
 
 from kernelwright.errors import MissingToolError
 from kernelwright.inline import BuildError, _cuda_compiler
@@ -83,9 +84,10 @@ def test_what_is_wrong_is_told(judge, old, new, status, words):
     assert (verdict.profile is not None) == built
 
 
-def test_an_answer_that_needs_no_kernel_is_refused(judge):
+def test_an_answer_that_needs_no_kernel_is_refused(judge, softmax):
     cheat = KERNEL.replace("return y", "return x.softmax(-1)")
-    verdict = judge(cheat, screen=False).verdict
+    with unscreened(softmax):
+        verdict = judge(cheat).verdict
     assert (verdict.status, verdict.failed_stage) == (Status.REWARD_HACK, "ghost"), verdict.reason
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelwright.datasets import parse_problem
+from kernelwright.evaluator import Check
 from kernelwright.records import Candidate, Status
 
 PROBLEM = """
@@ -133,7 +134,7 @@ def test_the_reference_itself_passes_and_is_timed(judge, problem):
     ],
 )
 def test_what_belongs_to_the_call_is_compared(judge, problem, changes):
-    verdict = judge(problem, control(problem, **changes), time=False)
+    verdict = judge(problem, control(problem, **changes), depth=Check())
     assert verdict.status in (Status.INCORRECT_NUMERICAL, Status.INCORRECT_SHAPE, Status.RUNTIME_ERROR), verdict.reason
     assert verdict.failed_stage == "check"
 
@@ -141,15 +142,15 @@ def test_what_belongs_to_the_call_is_compared(judge, problem, changes):
 @pytest.mark.untimed
 def test_nan_and_infinities_are_inputs_where_the_problem_says_so(judge):
     for change in ("torch.where(x > 0, x, 0.0)", "torch.relu(x).clamp(max=3e38)"):
-        assert judge(RELU, control(RELU, relu=change), time=False).passed
-        verdict = judge(NON_FINITE, control(NON_FINITE, relu=change), time=False)
+        assert judge(RELU, control(RELU, relu=change), depth=Check()).passed
+        verdict = judge(NON_FINITE, control(NON_FINITE, relu=change), depth=Check())
         assert verdict.status is Status.INCORRECT_NUMERICAL
         assert "non-finite" in verdict.reason
 
 
 @pytest.mark.untimed
 def test_writing_an_input_that_the_reference_leaves_alone_is_no_pass(judge):
-    verdict = judge(NESTED, control(NESTED).replace("x + 1,", "x.add_(1),"), time=False)
+    verdict = judge(NESTED, control(NESTED).replace("x + 1,", "x.add_(1),"), depth=Check())
     assert verdict.status is Status.RUNTIME_ERROR
     assert verdict.failed_stage == "check"
 
@@ -157,6 +158,6 @@ def test_writing_an_input_that_the_reference_leaves_alone_is_no_pass(judge):
 @pytest.mark.untimed
 def test_a_random_reference_may_be_met_by_other_draws_of_the_same_distribution(judge):
     other = control(DISTRIBUTION, dropout="x * (torch.rand(x.shape) >= 0.25) / 0.75")
-    assert judge(DISTRIBUTION, other, time=False).passed
+    assert judge(DISTRIBUTION, other, depth=Check()).passed
     frozen = control(DISTRIBUTION, dropout="x * (torch.arange(x.numel()).reshape(x.shape) % 4 != 0) / 0.75")
-    assert judge(DISTRIBUTION, frozen, time=False).status is Status.INCORRECT_NUMERICAL
+    assert judge(DISTRIBUTION, frozen, depth=Check()).status is Status.INCORRECT_NUMERICAL

@@ -10,6 +10,7 @@ from referee_problem_text import HEAD, TAIL
 
 from kernelwright.datasets import LintFinding, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
+from kernelwright.evaluator import Check, Confirm
 from kernelwright.evaluator.truth.oracle import OracleSession
 from kernelwright.evaluator.verdict.timekeeping import Timekeeper
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
@@ -55,7 +56,7 @@ def test_none_among_outputs_is_part_of_their_structure(referee):
 
         def judge(returned: str):
             source = elementwise("x[i] > 0 ? 2 * x[i] : 0", returned)
-            return session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), time=False).verdict
+            return session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), depth=Check()).verdict
 
         right = judge("y, None")
         assert right.passed, right.reason
@@ -104,7 +105,9 @@ def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softm
         return control | {"eager": 0.1 + process / 1000, **({"compile": 0.2} if process < 2 else {})}
 
     monkeypatch.setattr(Timekeeper, "_process_pair", pair)
-    verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp"), confirm=True).verdict
+    verdict = softmax.judge(
+        Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp"), depth=Confirm()
+    ).verdict
     assert verdict.passed, verdict.reason
     assert set(verdict.timing.speedup) == {"eager"}
     assert verdict.timing.processes == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from referee_candidates import KERNEL, RIGHT, candidate
 
+from kernelwright.evaluator import Confirm, Search
 from kernelwright.records import Candidate, Stage, Status
 
 THRICE = candidate("for _ in range(2):\n    lib.softmax(x, y, x.shape[0], x.shape[1])")
@@ -16,8 +17,9 @@ def named(softmax, source: str) -> Candidate:
     return Candidate(problem_id=softmax.problem.id, source=source, backend="cpp")
 
 
-def judged(softmax, source: str, *beside: str, **options):
-    return softmax.judge(named(softmax, source), rivals=[named(softmax, other) for other in beside], **options)
+def judged(softmax, source: str, *beside: str, depth: type = Search):
+    rivals = tuple(named(softmax, other) for other in beside)
+    return softmax.judge(named(softmax, source), depth(rivals=rivals))
 
 
 def test_the_faster_of_two_wins_its_race_and_the_slower_loses_it_soon(softmax):
@@ -61,7 +63,7 @@ def test_a_rival_that_fails_is_left_out_and_costs_the_candidate_nothing(softmax)
 
 def test_a_confirmation_holds_the_runner_up_in_the_same_processes(softmax):
     thrice = named(softmax, THRICE).sha256
-    evaluation = judged(softmax, RIGHT, THRICE, confirm=True)
+    evaluation = judged(softmax, RIGHT, THRICE, depth=Confirm)
     verdict = evaluation.verdict
     assert verdict.stage is Stage.CONFIRMED, verdict.reason
     assert set(verdict.timing.speedup) == {"eager"}

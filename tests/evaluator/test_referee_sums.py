@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from referee_small_problems import make_problem
 
+from kernelwright.evaluator import Check
 from kernelwright.records import Candidate, Status
 
 pytestmark = pytest.mark.untimed
@@ -70,7 +71,7 @@ def verdict_of(referee):
         verdicts = []
         for _ in range(times):  # each draws its own data
             with referee.open(problem, baselines=("eager",)) as session:
-                verdicts.append(session.judge(made, time=False).verdict)
+                verdicts.append(session.judge(made, depth=Check()).verdict)
         return verdicts
 
     return judge

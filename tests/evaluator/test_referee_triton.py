@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from referee_small_problems import SOFTMAX_PROBLEM, make_problem
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem, unscreened
 
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Referee, Search
 from kernelwright.evaluator.profile.static import objection
 from kernelwright.records import Candidate, KernelResources, Profile, Stage, Status
 
@@ -116,7 +116,8 @@ def test_a_candidate_that_ends_its_process_where_it_is_compiled_costs_only_the_p
     ending = "None if type(x) is torch.Tensor else __import__('os')._exit(3)"
     source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", ending)
     made = Candidate(problem_id=softmax.problem.id, source=source, backend="triton")
-    verdict = softmax.judge(made, screen=False).verdict
+    with unscreened(softmax):
+        verdict = softmax.judge(made).verdict
     assert verdict.status is Status.PASSED, verdict.reason
     assert "launches could not be captured" in verdict.profile.notes[0]
 
@@ -199,7 +200,7 @@ class ModelNew(nn.Module):
 def test_what_the_interpreter_computes_is_not_taken_for_the_candidates_own_torch(referee):
     with referee.open(make_problem(GELU_PROBLEM, "gelu"), baselines=("eager",)) as session:
         made = Candidate(problem_id=session.problem.id, source=GELU, backend="triton")
-        verdict = session.judge(made, profile=False).verdict
+        verdict = session.judge(made, depth=Search(static=False)).verdict
     assert verdict.status is Status.PASSED, verdict.reason
     assert not any(found.rule == "torch-operators" and "erfc" in found.evidence for found in verdict.findings)
 
@@ -216,7 +217,9 @@ def test_without_variants_for_the_interpreter_large_sizes_are_made_small_and_it_
     with referee.open(problem, backend="triton", baselines=("eager",)) as session:
 
         def judge(text: str):
-            return session.judge(Candidate(problem_id=problem.id, source=text, backend="triton"), profile=False).verdict
+            return session.judge(
+                Candidate(problem_id=problem.id, source=text, backend="triton"), depth=Search(static=False)
+            ).verdict
 
         right, wrong = judge(source), judge(source.replace("return y", "return y * 1.01"))
     assert (right.status, right.problem) == (Status.PASSED, problem.id), right.reason
@@ -237,7 +240,7 @@ def test_sizes_that_are_small_already_stay_as_they_are(referee):
     source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", "")
     with referee.open(problem, backend="triton", baselines=("eager",)) as session:
         made = Candidate(problem_id=problem.id, source=source, backend="triton")
-        verdict = session.judge(made, profile=False).verdict
+        verdict = session.judge(made, depth=Search(static=False)).verdict
     assert verdict.passed, verdict.reason
     assert verdict.variant.inputs == ("x float32[5, 512]",)
     assert "fitted-sizes" not in {finding.rule for finding in verdict.findings}

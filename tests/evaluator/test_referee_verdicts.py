@@ -11,12 +11,13 @@ from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import InvalidReferenceError, MissingToolError
-from kernelwright.evaluator import Referee
-from kernelwright.evaluator.cpu.check_stage import CheckStage
+from kernelwright.evaluator import Check, Confirm, Referee, Search
 from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
 from kernelwright.evaluator.figures import timing as statistics
 from kernelwright.evaluator.truth import oracle as truth
+from kernelwright.evaluator.verdict import stages
+from kernelwright.evaluator.verdict.stages import Stages
 from kernelwright.inline import BuildError
 from kernelwright.records import Candidate, Stage, Status
 
@@ -50,12 +51,12 @@ def test_a_right_kernel_passes_and_is_timed_against_eager(judge_softmax):
 
 @pytest.mark.untimed
 def test_an_unchecked_clock_is_never_asked_for(judge_softmax):
-    verdict = judge_softmax(RIGHT, time=False).verdict
+    verdict = judge_softmax(RIGHT, depth=Check()).verdict
     assert (verdict.status, verdict.stage, verdict.timing) == (Status.PASSED, Stage.CHECKED, None)
 
 
 def test_a_confirmation_uses_fresh_processes(judge_softmax):
-    evaluation = judge_softmax(RIGHT, confirm=True)
+    evaluation = judge_softmax(RIGHT, depth=Confirm())
     verdict = evaluation.verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CONFIRMED), verdict.reason
     assert verdict.timing.confirmed
@@ -83,7 +84,7 @@ def assert_follows_from_samples(timing, samples):
 
 
 def test_a_search_says_where_the_time_goes_only_where_that_is_asked_for(judge_softmax):
-    plain, explained = judge_softmax(RIGHT).verdict, judge_softmax(RIGHT, explain=True).verdict
+    plain, explained = judge_softmax(RIGHT).verdict, judge_softmax(RIGHT, depth=Search(explain=True)).verdict
     assert plain.profile.rung == "roofline"
     assert plain.profile.metrics["distance_to_roofline"] > 0
     assert plain.profile.metrics["kernel_calls"] == 1
@@ -132,7 +133,7 @@ def test_reduced_precision_inside_the_kernel_is_found(judge_softmax):
 def test_memory_that_a_kernel_has_not_written_holds_nothing(judge_softmax):
     trusting = KERNEL.replace("int64_t cols) {", "int64_t cols) {\n  if (y[0] != y[0]) return;  // else it looks used")
     assert trusting != KERNEL
-    refused(judge_softmax(candidate(kernel=trusting), time=False), Status.INCORRECT_NUMERICAL, "check")
+    refused(judge_softmax(candidate(kernel=trusting), depth=Check()), Status.INCORRECT_NUMERICAL, "check")
 
 
 @pytest.mark.untimed
@@ -179,19 +180,19 @@ def test_misbehaviour_is_a_status_and_the_next_candidate_runs(judge_softmax, aft
     assert verdict.status in (status, Status.REWARD_HACK), (verdict.status, verdict.reason)
     if verdict.status is status:
         assert says in verdict.reason
-    assert judge_softmax(RIGHT, time=False).verdict.passed
+    assert judge_softmax(RIGHT, depth=Check()).verdict.passed
 
 
 def test_a_fork_bomb_ends_as_a_status(judge_softmax):
     bomb = "import ctypes\nlibc = ctypes.PyDLL('libc.so.6')\nwhile True:\n    libc.fork()"
     verdict = judge_softmax(candidate(bomb)).verdict
     assert verdict.status in (Status.RUNTIME_ERROR, Status.TIMEOUT, Status.REWARD_HACK), verdict.reason
-    assert judge_softmax(RIGHT, time=False).verdict.passed
+    assert judge_softmax(RIGHT, depth=Check()).verdict.passed
 
 
-def test_idling_once_checked_is_seen_while_timed(judge_softmax, softmax, monkeypatch):
-    for stage in ((CheckStage, "run"), (type(softmax), "_own_kernels")):
-        monkeypatch.setattr(*stage, lambda *arguments, **options: None)
+def test_idling_once_checked_is_seen_while_timed(judge_softmax, monkeypatch):
+    monkeypatch.setattr(Stages, "_check", lambda *arguments, **options: None)
+    monkeypatch.setattr(stages, "ask_for_own_kernels", lambda *arguments, **options: None)
     refused(judge_softmax(candidate("y.zero_()")), Status.INCORRECT_NUMERICAL, "time")
 
 
@@ -205,8 +206,8 @@ def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monk
     with Referee(settings) as own, own.open(wide, baselines=("eager",)) as session:
         evaluation = session.judge(Candidate(problem_id=wide.id, source=RIGHT, backend="cpp"))
         assert evaluation.verdict.passed, evaluation.verdict.reason
-        for stage in ((CheckStage, "run"), (type(session), "_own_kernels")):
-            monkeypatch.setattr(*stage, lambda *arguments, **options: None)
+        monkeypatch.setattr(Stages, "_check", lambda *arguments, **options: None)
+        monkeypatch.setattr(stages, "ask_for_own_kernels", lambda *arguments, **options: None)
         for look in ("_compare", "_judge_reserve"):
             monkeypatch.setattr(Turns, look, lambda *arguments: None)
         evaluation = session.judge(Candidate(problem_id=wide.id, source=f"{RIGHT}\n\n{idle}", backend="cpp"))
@@ -261,7 +262,7 @@ def test_without_a_compiler_nobody_is_judged(judge_softmax, monkeypatch):
 
     monkeypatch.setattr("kernelwright.inline.compiler_version", missing)
     with pytest.raises(MissingToolError, match="g\\+\\+ is not on PATH") as caught:
-        judge_softmax(candidate("y.mul_(1.0);"), time=False)
+        judge_softmax(candidate("y.mul_(1.0);"), depth=Check())
     assert "apt install" in caught.value.hint
 
 
@@ -329,7 +330,7 @@ class ModelNew(nn.Module):
 """
 
     def told(text: str) -> list[str]:
-        verdict = judge_linear(text, control=True, time=False).verdict
+        verdict = judge_linear(text, control=True, depth=Check()).verdict
         assert verdict.passed, verdict.reason
         return [found.evidence for found in verdict.findings if found.rule == "weights-by-order"]
 
@@ -344,7 +345,7 @@ def test_knobs_are_set_before_the_file_runs(softmax):
     source = candidate("if SCALE != 1: y.mul_(SCALE)", top='KNOBS = {"SCALE": [1, 2]}\nSCALE = 1')
     for knobs, status in (({}, Status.PASSED), ({"SCALE": 2}, Status.INCORRECT_NUMERICAL)):
         made = Candidate(problem_id=softmax.problem.id, source=source, backend="cpp", knobs=knobs)
-        assert softmax.judge(made, time=False).verdict.status is status
+        assert softmax.judge(made, depth=Check()).verdict.status is status
     unknown = Candidate(problem_id=softmax.problem.id, source=source, backend="cpp", knobs={"NOPE": 2})
     assert "NOPE" in softmax.judge(unknown).verdict.reason
 
@@ -400,22 +401,24 @@ class ModelNew(nn.Module):
     ],
     ids=["right", "torch", "one shape", "small errors", "wrong", "shape", "raises", "no code"],
 )
-def test_what_kernelbenchs_rule_would_have_said_is_known_where_that_is_asked_for(judge_softmax, source, status, there):
-    verdict = judge_softmax(source, time=False, as_kernelbench=True).verdict
+def test_what_kernelbenchs_rule_would_have_said_is_known_where_that_is_asked_for(
+    softmax, judge_softmax, source, status, there
+):
+    verdict = softmax.as_kernelbench(judge_softmax(source, depth=Check())).verdict
     assert (verdict.status, verdict.as_kernelbench) == (status, there), verdict.reason
 
 
 @pytest.mark.untimed
 def test_kernelbenchs_rule_is_not_asked_unless_somebody_wants_to_know(judge_softmax):
-    assert judge_softmax(BY_TORCH, time=False).verdict.as_kernelbench is None
+    assert judge_softmax(BY_TORCH, depth=Check()).verdict.as_kernelbench is None
 
 
 @pytest.mark.untimed
 def test_the_error_is_known_by_distribution_of_the_inputs(judge_softmax):
-    right = judge_softmax(RIGHT, time=False).verdict.correctness
+    right = judge_softmax(RIGHT, depth=Check()).verdict.correctness
     assert {"own", "normal", "probe"} <= set(right.loads)
     assert max(right.loads.values()) == pytest.approx(right.max_error / right.error_budget)
-    wrong = judge_softmax(candidate("y.mul_(1.5)"), time=False).verdict.correctness
+    wrong = judge_softmax(candidate("y.mul_(1.5)"), depth=Check()).verdict.correctness
     assert max(wrong.loads.values()) > 1
 
 
@@ -439,7 +442,7 @@ def test_baselines_are_compiled_beside_what_comes_before_the_first_judgement(ref
         assert compiled == []
         wanted.set()
         made = Candidate(problem_id=session.problem.id, source=RIGHT, backend="cpp")
-        assert session.judge(made, time=False).verdict.passed
+        assert session.judge(made, depth=Check()).verdict.passed
         ((name, thread),) = compiled  # a judgement waits for it
     assert name == "compile"
     assert thread is not threading.main_thread()

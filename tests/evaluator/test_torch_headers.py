@@ -297,6 +297,6 @@ def test_the_few_headers_for_launchers_have_what_launchers_use(tmp_path):
 def test_a_product_is_the_same_to_the_byte_with_precompiled_headers(referee):
     """Half a minute each way: the real compiler, the real headers."""
     request = {"language": "torch_extension", "flags": ["-O1"], "name": "ext"}
-    products = [referee.builds.build(request, source).product for source in variants(3)]
+    products = [referee.host.builds.build(request, source).product for source in variants(3)]
     assert products[0] is not None
     assert products[0] == products[1] == products[2]

@@ -9,6 +9,7 @@ from referee_candidates import elementwise
 
 from kernelwright.datasets import LintFinding, _runtime, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError
+from kernelwright.evaluator import Check
 from kernelwright.records import Candidate, Status
 
 PROBLEM = """
@@ -180,7 +181,7 @@ def test_a_candidate_that_returns_such_a_tensor_is_told_what_it_is(referee):
 
         def judge(returned: str):
             source = elementwise("2 * x[i]", returned)
-            verdict = session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), time=False).verdict
+            verdict = session.judge(Candidate(problem_id=made.id, source=source, backend="cpp"), depth=Check()).verdict
             return verdict.status, verdict.reason
 
         assert judge("y")[0] is Status.PASSED

@@ -7,6 +7,7 @@ from referee_candidates import TRITON
 from referee_cuda_candidates import EXTENSION, KERNEL
 from referee_small_problems import make_problem
 
+from kernelwright.evaluator import Check, Confirm
 from kernelwright.records import Candidate, Stage, Status
 
 PROBLEM = """
@@ -78,7 +79,8 @@ def session(referee):
 
 @pytest.fixture
 def judge(session):
-    def judged(source, backend, **options):
+    def judged(source, backend, *, screen=True, **options):
+        session.screens = screen
         return session.judge(Candidate(problem_id=session.problem.id, source=source, backend=backend), **options)
 
     return judged
@@ -97,7 +99,7 @@ def test_a_right_kernel_is_timed(judge, kind):
 
 
 def test_a_confirmation_takes_fresh_processes_and_stays_unconfirmed(judge):
-    verdict = judge(RIGHT_TRITON, "triton", confirm=True).verdict
+    verdict = judge(RIGHT_TRITON, "triton", depth=Confirm()).verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
     assert verdict.timing.processes >= 5
     assert not verdict.timing.confirmed
@@ -145,7 +147,7 @@ knobs.compilation.listener = heard
 
 def test_what_was_compiled_ahead_is_what_launches_ask_for(judge, session):
     assert session.builds_ahead("triton"), "no cores are left over for building"
-    evaluation = judge(HEARING + RIGHT_TRITON, "triton", screen=False, time=False)
+    evaluation = judge(HEARING + RIGHT_TRITON, "triton", screen=False, depth=Check())
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert "was compiled ahead" in evaluation.artifacts["worker output"]
     assert "is compiled now" not in evaluation.artifacts["worker output"]

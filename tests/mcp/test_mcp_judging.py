@@ -10,6 +10,7 @@ import pytest
 import kernelwright.evaluator
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
+from kernelwright.evaluator import Check
 from kernelwright.mcp import _judging
 from kernelwright.mcp._judging import Judging
 from kernelwright.mcp._lane import Lane
@@ -47,7 +48,7 @@ class _Noted:
         self.sessions.archives.append(archive)
         return _Noted(self.sessions, f"{problem.name} {backend}")
 
-    def judge(self, candidate, *, time, explain):
+    def judge(self, candidate, depth):
         self.sessions.log.append(f"judge {self.name}")
         if self.sessions.faults:
             raise self.sessions.faults.pop(0)
@@ -68,7 +69,7 @@ def judge(sessions):
         def judge(name, backend="cpp", text="reference"):
             problem = Problem(id=f"t/level1/{name}", suite="t", level=1, name=name, source=text)
             candidate = Candidate(problem_id=problem.id, source="kernel", backend=backend)
-            return judging.judge(candidate, problem, tell=lambda stage: None)
+            return judging.judge(candidate, problem, Check(), tell=lambda stage: None)
 
         yield judge
 
@@ -87,16 +88,15 @@ def test_a_session_gets_the_archive_of_its_problem(sessions, judge):
     assert sessions.archives == [("a",), ("b",)]
 
 
-def test_a_session_is_for_one_backend_and_one_text_of_a_problem(sessions, judge):
+def test_a_session_is_for_all_backends_and_one_text_of_a_problem(sessions, judge):
     for more in ({}, {"backend": "cuda"}, {"text": "changed"}, {"text": "changed"}):
         judge("a", **more)
     opened = [entry for entry in sessions.log if entry.startswith("open")]
-    assert opened == ["open a cpp", "open a cuda", "open a cpp"]
+    assert opened == ["open a cpp", "open a cpp"]
 
 
-def test_a_session_is_renewed_before_its_secrets_wear_out(sessions, judge, monkeypatch):
-    monkeypatch.setattr(_judging, "JUDGEMENTS_OF_A_SESSION", 2)
-    for _ in range(3):
+def test_a_session_is_renewed_before_its_secrets_wear_out(sessions, judge):
+    for _ in range(_judging.JUDGEMENTS_OF_A_SESSION + 1):
         judge("a")
     assert sessions.log[-3:] == ["close a cpp", "open a cpp", "judge a cpp"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from kernelwright.config import Settings
 from kernelwright.datasets import parse_problem
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import Check, Referee
 from kernelwright.inline._cuda_compiler import find_nvcc
 from kernelwright.prompts import CATEGORIES, exemplar_names, read_exemplar
 from kernelwright.records import Candidate, Stage, Status
@@ -41,7 +41,7 @@ def test_an_exemplar_passes_on_its_own_reference(referee, backend, category):
     problem = parse_problem(exemplar.problem, id=f"exemplars/{category}", suite="exemplars", level=1, name=category)
     with referee.open(problem, backend=backend, baselines=("eager",)) as session:
         made = Candidate(problem_id=problem.id, source=exemplar.source, backend=backend)
-        verdict = session.judge(made, time=False).verdict
+        verdict = session.judge(made, depth=Check()).verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CHECKED), verdict.reason
     said = {finding.rule: finding.evidence for finding in verdict.findings}
     assert said["own-kernels"].startswith("wrong without its own kernels")

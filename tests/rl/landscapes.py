@@ -13,6 +13,7 @@ from campaign_fakes import ENVIRONMENT, make_evaluation
 
 from kernelwright import codegen
 from kernelwright.codegen._capture import capture_entry
+from kernelwright.evaluator import Confirm
 from kernelwright.records import BuiltCode, Candidate, Problem, Status, sha256_text
 
 Worth = Callable[[str, Mapping[str, Any]], float]  # problem's name, schedule -> log of the speedup over eager
@@ -65,7 +66,8 @@ class LandscapeSession:
         schedule = schedules_by_source(*key_of(self.problem))[candidate.source]
         return math.exp(self.referee.worth(self.problem.name, schedule))
 
-    def judge(self, candidate: Candidate, *, confirm: bool = False, rivals: Any = (), **more: Any) -> Any:
+    def judge(self, candidate: Candidate, depth: Any = None, **more: Any) -> Any:
+        confirm, rivals = isinstance(depth, Confirm), getattr(depth, "rivals", ())
         self.referee.judged.append((self.problem.id, candidate.source, confirm))
         self.referee.point(len(self.referee.judged))
         own = self.speedup(candidate)

@@ -699,7 +699,7 @@ def test_a_candidate_is_judged_in_containers(docker, tmp_path):
     with Referee(Settings.load(flags=flags | {"memory_bytes": 1 << 30}, env={})) as referee:
         with referee.open(problem, baselines=("eager",)) as session:
             candidate = Candidate(problem_id=problem.id, source=right, backend="cpp")
-            verdict = session.judge(candidate, time=True).verdict
+            verdict = session.judge(candidate).verdict
     assert (verdict.status, verdict.reason) == (Status.PASSED, "")
     assert verdict.timing is not None
     assert {"docker", "podman"} & set(verdict.sandbox)

@@ -14,6 +14,7 @@ from kernelwright.errors import (
     StoreError,
     UsageError,
 )
+from kernelwright.evaluator import Check, Confirm
 from kernelwright.records import Candidate, Status
 from kernelwright.store import Store
 from kernelwright.submissions import QueueReport, Spool, judge_submissions
@@ -83,15 +84,15 @@ def test_each_session_is_opened_anew(run, spool, fake, put, monkeypatch):
     opened = []
     real = type(fake).evaluate
 
-    def evaluate(self, candidate, problem, **more):
-        opened.append((more["time"], more["confirm"], tuple(more["baselines"])))
-        return real(self, candidate, problem, **more)
+    def evaluate(self, candidate, problem, depth, **more):
+        opened.append((depth, tuple(more["baselines"])))
+        return real(self, candidate, problem, depth, **more)
 
     monkeypatch.setattr(type(fake), "evaluate", evaluate)
     monkeypatch.setattr(type(fake), "open", lambda *_, **__: pytest.fail("a session of several judgements"))
     put(spool)
     run()
-    assert opened == [(False, False, ("eager", "compile")), (True, True, ("eager", "compile"))]
+    assert opened == [(Check(), ("eager", "compile")), (Confirm(), ("eager", "compile"))]
 
 
 def test_what_does_not_pass_is_not_confirmed(run, spool, store, fake, put):
@@ -292,10 +293,10 @@ def test_the_check_is_not_repeated_after_a_fault_of_the_confirmation(run, spool,
     real = type(fake).evaluate
     faults = [fault()]
 
-    def evaluate(self, candidate, problem, **more):
-        if more["confirm"] and faults:
+    def evaluate(self, candidate, problem, depth, **more):
+        if depth == Confirm() and faults:
             raise faults.pop()
-        return real(self, candidate, problem, **more)
+        return real(self, candidate, problem, depth, **more)
 
     monkeypatch.setattr(type(fake), "evaluate", evaluate)
     assert run() == PUT_BACK

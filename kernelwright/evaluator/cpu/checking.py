@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelwright.evaluator.accuracy import budget, judging, randomness
+from kernelwright.evaluator.accuracy.trials import Trial
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import Plan, secret_calls
-from kernelwright.evaluator.accuracy.trials import Trial
 from kernelwright.records import Status
 
 _REVEALS = 2  # times that each trial is revealed

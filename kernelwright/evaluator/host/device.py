@@ -67,6 +67,10 @@ class Device:
         """Whether a backend's kernels run on it as they are."""
         return (backend != "cpp") if self.is_gpu else (backend == "cpp")
 
+    def serving(self, backend: Backend) -> Device:
+        """What a backend's candidates run on where this is the only accelerator: it, or this CPU."""
+        return self if self.serves(backend) else CPU
+
     def class_for(self, backend: Backend) -> DeviceClass:
         """Which shapes of a problem candidates of a backend meet where this is the only accelerator."""
         if backend == "cpp":

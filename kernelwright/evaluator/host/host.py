@@ -64,7 +64,7 @@ class Host:
 
     def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
         self.settings = settings
-        self.device = _device(settings)
+        self.device = device_of(settings)
         self.environment = environment(settings.threads)
         self.warm = True
         self._owns_sandbox = sandbox is None
@@ -101,7 +101,7 @@ class Host:
 
     def device_for(self, backend: Backend) -> Device:
         """The device that candidates of a backend run on: the accelerator, or this CPU, with or without help."""
-        return self.device if self.device.serves(backend) else CPU
+        return self.device.serving(backend)
 
     def class_for(self, backend: Backend) -> DeviceClass:
         """Which shapes of a problem candidates of a backend meet."""
@@ -227,8 +227,8 @@ def pinned(cpu: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _device(settings: Settings) -> Device:
-    """The accelerator that candidates of its kind are checked and timed on, as the settings say."""
+def device_of(settings: Settings) -> Device:
+    """The accelerator that candidates of its kind are checked and timed on, as the settings say; else this CPU."""
     if settings.device == "auto":
         return find_device() or CPU
     return REHEARSAL if settings.device == "rehearsal" else CPU

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernelwright.records import Backend, BuiltCode, Candidate, Environment, Evaluation, InputGenerator, Problem
 
-__all__ = ["Check", "Confirm", "RefereeLike", "Search", "Session"]
+if TYPE_CHECKING:
+    from kernelwright.evaluator.accuracy.trials import Admission, CheckSet
+
+__all__ = ["Check", "Confirm", "GeneratedTrials", "RefereeLike", "Search", "Session"]
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,26 @@ class Confirm(Check):
     within_s: float | None = None
 
 
+class GeneratedTrials(NamedTuple):
+    """What came of generators: where each was admitted, and trials that ``caught_by`` reveals."""
+
+    admissions: tuple[Admission, ...]
+    checks: CheckSet
+
+
 class Session(Protocol):
     """What callers need of a referee for one problem. ``ProblemSession`` is one."""
 
     def judge(self, candidate: Candidate, depth: Check | None = None, *, control: bool = False) -> Evaluation:
         """Judge one candidate; ``depth`` None is a :class:`Search`. ``control``: own kernels are not asked for."""
+        ...
+
+    def admit(self, wanted: Sequence[InputGenerator], backend: Backend = ...) -> GeneratedTrials:
+        """Where the reference is well defined on what generators draw, and trials of those where it is."""
+        ...
+
+    def caught_by(self, candidate: Candidate, trials: GeneratedTrials) -> frozenset[str]:
+        """Ids of the generators that show a candidate to be wrong."""
         ...
 
     def as_kernelbench(self, evaluation: Evaluation) -> Evaluation:

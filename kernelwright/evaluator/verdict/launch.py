@@ -21,21 +21,21 @@ _INTERPRETED = {"TRITON_INTERPRET": "1"}
 class Launcher:
     """Starts candidates of one problem.
 
-    Args:
+    Attributes:
         screens: whether the screen may refuse; without it, its findings inform only (to test the later stages).
     """
 
-    def __init__(self, host: Host, clocks: Clocks, problem: Problem, *, screens: bool = True) -> None:
+    def __init__(self, host: Host, clocks: Clocks, problem: Problem) -> None:
         self._host = host
         self._clocks = clocks
         self._problem = problem
-        self._screens = screens
+        self.screens = True
 
     def progress(self, candidate: Candidate) -> Progress:
         """What is known of a candidate before anything was tried."""
         timeable = candidate.backend == "cpp" or self._host.device_for(candidate.backend).is_apart
         wanted = self._host.settings.own_kernels_for(self._problem)
-        return Progress(own_kernels=wanted, timeable=timeable, screening=self._screens)
+        return Progress(own_kernels=wanted, timeable=timeable, screening=self.screens)
 
     def screen(self, candidate: Candidate, progress: Progress, *, control: bool = False) -> None:
         """Look at a candidate's text.

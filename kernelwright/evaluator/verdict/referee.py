@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, UsageError
@@ -34,12 +35,10 @@ class Referee:
         host: this machine as the settings let it be used.
     """
 
-    def __init__(self, settings: Settings, sandbox: Sandbox | None = None, *, screens: bool = True) -> None:
-        """``screens``: whether the screen may refuse; without it, its findings inform only (to test later stages)."""
+    def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
         self.settings = settings
         self.host = Host(settings, sandbox)
         self._instruments = Instruments(self.host)
-        self._screens = screens
 
     def __enter__(self) -> Referee:
         return self
@@ -85,15 +84,8 @@ class Referee:
         for name in baselines:
             if name not in BASELINES:
                 raise UsageError(f"unknown baseline {name!r}", hint=f"use some of {', '.join(BASELINES)}")
-        session = ProblemSession(
-            self.host,
-            self._instruments,
-            problem,
-            baselines=baselines,
-            on_stage=on_stage,
-            archive=archive,
-            screens=self._screens,
-        )
+        options: dict[str, Any] = {"baselines": baselines, "on_stage": on_stage, "archive": archive}
+        session = ProblemSession(self.host, self._instruments, problem, **options)
         try:
             session.prepare_for(backend)
         except BaseException:

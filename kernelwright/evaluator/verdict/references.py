@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kernelwright.datasets import no_variant
-from kernelwright.evaluator.accuracy.trials import Admission, CheckSet, Variant
+from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.truth.errors import reference_error
 from kernelwright.evaluator.truth.oracle import OracleSession
+from kernelwright.evaluator.verdict.asks import GeneratedTrials
 from kernelwright.evaluator.verdict.clocks import Clocks
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Backend, InputGenerator, Problem, TimedVariant
 
 T = TypeVar("T")
-
-
-class GeneratedTrials(NamedTuple):
-    """What came of generators: where each was admitted, and trials that ``ProblemSession.caught_by`` reveals."""
-
-    admissions: tuple[Admission, ...]
-    checks: CheckSet
 
 
 class References:

@@ -16,12 +16,12 @@ from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.profile.static import fingerprint
 from kernelwright.evaluator.verdict.ahead import BuildAhead
-from kernelwright.evaluator.verdict.asks import Check, Search
+from kernelwright.evaluator.verdict.asks import Check, GeneratedTrials, Search
 from kernelwright.evaluator.verdict.beside import Beside
 from kernelwright.evaluator.verdict.clocks import Clocks
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of
-from kernelwright.evaluator.verdict.references import GeneratedTrials, References
+from kernelwright.evaluator.verdict.references import References
 from kernelwright.evaluator.verdict.ruling import Ruling
 from kernelwright.evaluator.verdict.small import as_of, small_problem
 from kernelwright.evaluator.verdict.stages import Stages
@@ -50,27 +50,34 @@ class ProblemSession:
         baselines: Sequence[str],
         on_stage: Callable[[str], None] | None = None,
         archive: Sequence[InputGenerator] = (),
-        screens: bool = True,
     ) -> None:
-        """``archive``: generators whose draws candidates are checked on as well. ``screens``: as ``Referee`` has it."""
+        """``archive``: generators whose draws candidates are checked on as well."""
         self.problem = problem
         self._host = host
         self._instruments = instruments
         self._settings = host.settings
         self._on_stage = on_stage or (lambda stage: None)
         self._options: dict[str, Any] = {"baselines": baselines, "on_stage": on_stage, "archive": archive}
-        self._options["screens"] = screens
         self._baselines = tuple(baselines)
         self._beside = Beside(host)
         self._clocks = clocks = Clocks(host, instruments, problem, self._on_stage)
         self._references = References(host, clocks, problem, archive, self._on_stage)
-        self._launcher = Launcher(host, clocks, problem, screens=screens)
+        self._launcher = Launcher(host, clocks, problem)
         self._static = StaticProfiler(host, problem, self._on_stage, self._beside.thread)
         given = host, clocks, self._launcher, problem, baselines, self._on_stage, self._static, self._beside.thread
         self._stages = Stages(*given)
         self._ahead = BuildAhead(host, problem, lambda candidate: self._references.variant(candidate.backend))
         self._smaller: ProblemSession | None = None  # in small sizes, for kernels of a device that is not here
         self._smaller_wanted = True  # until it is known whether there is such a session
+
+    @property
+    def screens(self) -> bool:
+        """Whether the screen may refuse; set it to False to test the later stages: its findings inform only."""
+        return self._launcher.screens
+
+    @screens.setter
+    def screens(self, value: bool) -> None:
+        self._launcher.screens = value
 
     def __enter__(self) -> ProblemSession:
         return self
