@@ -35,8 +35,8 @@ from evaluator_budget_cases import (  # noqa: E402
 from evaluator_budget_kernels import HONEST  # noqa: E402
 from evaluator_budget_suite import bench, outcomes, replaced_problems  # noqa: E402
 
+from kernelwright.evaluator.accuracy import arrays, distributions
 from kernelwright.evaluator.accuracy import budget as _budget
-from kernelwright.evaluator.accuracy import distributions
 from kernelwright.evaluator.accuracy.trials import data_of
 from kernelwright.evaluator.worker.oracle_math import reference_scales  # noqa: E402
 from kernelwright.records import InputDomain  # noqa: E402
@@ -58,7 +58,7 @@ def loads(reference, kernels, shapes, distribution, seed):
     inputs = [torch.from_numpy(distributions.make(distribution, s, "float32", DOMAIN, rng)) for s in shapes]
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24, seed=seed)
     y = scales.outputs[0]
-    s = _budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
+    s = arrays.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
     options = {"data": data_of(distribution), "ref_low": y.ref_low.numpy()}
     return {
         name: _budget.judge_output(kernel(*inputs).numpy(), y.ref64.numpy(), s, scales.reductions, **options).load

@@ -17,6 +17,7 @@ from evaluator_budget_kernels import CHEATS, HONEST, ROUNDINGS, Arithmetic, Kern
 from torch import Tensor, nn
 
 from kernelwright.datasets import _runtime, load_suite
+from kernelwright.evaluator.accuracy import arrays
 from kernelwright.evaluator.accuracy import budget as _budget
 from kernelwright.evaluator.accuracy import distributions as _distributions
 from kernelwright.evaluator.accuracy.trials import data_of
@@ -238,7 +239,7 @@ class _Maker:
         for name in self._names():
             draw = self._draw(name, self._compose(name))
             if name != "normal" or not any(
-                t.kind == "float" and _budget.ill_conditioned(t.scale, t.exact) for t in draw.truths
+                t.kind == "float" and arrays.ill_conditioned(t.scale, t.exact) for t in draw.truths
             ):
                 yield draw
         yield from self._probes()
@@ -282,7 +283,7 @@ class _Maker:
         for y in scales.outputs:
             exact, low, deviation = (t.numpy() for t in (y.ref64, y.ref_low, y.mca_rms))
             if y.kind == "float":
-                deviation = _budget.scale(deviation, y.low_row_rms.numpy(), exact, "float32")
+                deviation = arrays.scale(deviation, y.low_row_rms.numpy(), exact, "float32")
             rule = y.index and (y.index.values.numpy(), y.index.scale.numpy(), y.index.dim, y.index.distinct)
             truths.append(Truth(y.kind, exact, low, deviation, rule))
         return Draw(distribution, inputs, scales.reductions, truths)

@@ -11,7 +11,7 @@ import torch
 from evaluator_budget_cases import CASES, Op, lane_sum
 from torch import Tensor
 
-from kernelwright.evaluator.accuracy import budget, distributions
+from kernelwright.evaluator.accuracy import arrays, budget, distributions
 from kernelwright.evaluator.accuracy.trials import data_of
 from kernelwright.evaluator.worker.oracle_math import OutputScales, reference_scales
 from kernelwright.records import InputDomain
@@ -49,7 +49,7 @@ def draw(case: str, distribution: str = "normal") -> Draw:
     reference = CASES[case].reference
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24)
     output = scales.outputs[0]
-    s = budget.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
+    s = arrays.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
     return Draw(inputs, output, s, scales.reductions, data_of(distribution))
 
 
@@ -140,7 +140,7 @@ def test_lane_sums_of_positive_data_pass(fill):
     inputs = [torch.from_numpy(x)]
     scales = reference_scales(lambda x: x.sum(-1), lambda x: x.sum(-1), inputs, unit_roundoff=2.0**-24)
     y = scales.outputs[0]
-    s = budget.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
+    s = arrays.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
     got = lane_sum(inputs[0], 8).numpy()
     report = budget.judge_output(got, y.ref64.numpy(), s, scales.reductions)
     assert report.passed

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelwright.errors import KernelwrightError
-from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.accuracy import arrays, budget
 from kernelwright.evaluator.accuracy.budget import Reduction
 
 RNG = np.random.default_rng(5)
@@ -36,7 +36,7 @@ def test_a_signalling_nan_is_a_wrong_value_and_nothing_worse():
 def test_decode_reads_what_torch_wrote(dtype):
     tensor = (torch.randn(3, 5) * 50).to(getattr(torch, dtype))
     raw = bytes(tensor.view(torch.uint8).numpy())
-    back = budget.decode(raw, dtype, (3, 5))
+    back = arrays.decode(raw, dtype, (3, 5))
     wanted = tensor.float() if dtype == "bfloat16" else tensor
     np.testing.assert_array_equal(back, wanted.numpy())
     assert back.dtype == wanted.numpy().dtype
@@ -45,14 +45,14 @@ def test_decode_reads_what_torch_wrote(dtype):
 def test_decode_follows_strides_and_copies():
     tensor = torch.arange(12, dtype=torch.float32).reshape(3, 4).t()
     buffer = bytearray(tensor.t().contiguous().view(torch.uint8).numpy())
-    back = budget.decode(buffer, "float32", (4, 3), tensor.stride())
+    back = arrays.decode(buffer, "float32", (4, 3), tensor.stride())
     np.testing.assert_array_equal(back, tensor.numpy())
     buffer[:] = bytes(len(buffer))
     np.testing.assert_array_equal(back, tensor.numpy())
     assert back.flags.c_contiguous
     half = tensor.bfloat16()
     raw = bytes(half.t().contiguous().view(torch.uint8).numpy())
-    np.testing.assert_array_equal(budget.decode(raw, "bfloat16", (4, 3), half.stride()), half.float().numpy())
+    np.testing.assert_array_equal(arrays.decode(raw, "bfloat16", (4, 3), half.stride()), half.float().numpy())
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_decode_follows_strides_and_copies():
     [((5,), None), ((2, 2), (4, 1)), ((-1,), None), ((4,), (-1,)), ((2, 2), (1,)), ((2,), (2**62,)), ((1,) * 40, None)],
 )
 def test_decode_refuses_what_the_buffer_cannot_hold(shape, strides):
-    with pytest.raises(budget.DecodeError):
-        budget.decode(bytes(16), "float32", shape, strides)
+    with pytest.raises(arrays.DecodeError):
+        arrays.decode(bytes(16), "float32", shape, strides)
 
 
 def test_decode_refuses_unknown_dtypes():
     with pytest.raises(KernelwrightError, match="not supported"):
-        budget.decode(bytes(16), "complex64", (2,))
+        arrays.decode(bytes(16), "complex64", (2,))
 
 
 # ------------------------------------------------------------------------------------------------------- scale
@@ -75,39 +75,39 @@ def test_decode_refuses_unknown_dtypes():
 def test_scale_adds_the_three_parts():
     ref64 = np.array([[3.0, 4.0], [0.0, 0.0]])
     mca, rows = np.array([[3e-6, 0.0], [0.0, 0.0]]), np.array([[4e-6], [0.0]])
-    s = budget.scale(mca, rows, ref64, "float32")
+    s = arrays.scale(mca, rows, ref64, "float32")
     floor = U * math.sqrt(25 / 4) / 16
     np.testing.assert_allclose(s, [[math.hypot(5e-6, floor), math.hypot(4e-6, floor)], [floor, floor]], rtol=1e-12)
 
 
 def test_scale_allows_flushed_subnormals_and_nothing_above():
     zeros = np.zeros(8)
-    s = budget.scale(zeros, zeros, zeros, "float32")
+    s = arrays.scale(zeros, zeros, zeros, "float32")
     assert judged(np.full(8, 2.0**-127), zeros, s).passed
     assert not judged(np.full(8, 2.0**-120), zeros, s).passed
 
 
 def test_scale_ignores_non_finite_elements():
     ref64 = np.array([1.0, np.inf, np.nan])
-    s = budget.scale(np.zeros(3), np.zeros(1), ref64, "float32")
+    s = arrays.scale(np.zeros(3), np.zeros(1), ref64, "float32")
     np.testing.assert_allclose(s, U / 16)
 
 
 def test_unit_roundoff_takes_the_coarsest_precision_that_is_allowed():
-    assert budget.unit_roundoff("float32") == U == torch.finfo(torch.float32).eps / 2
-    assert budget.unit_roundoff("bfloat16") == torch.finfo(torch.bfloat16).eps / 2
-    assert budget.unit_roundoff("float16") == torch.finfo(torch.float16).eps / 2
-    assert budget.unit_roundoff("float32", ("tf32",)) == 2.0**-11
-    with pytest.raises(budget.DecodeError, match="unit roundoff"):
-        budget.unit_roundoff("int64")
+    assert arrays.unit_roundoff("float32") == U == torch.finfo(torch.float32).eps / 2
+    assert arrays.unit_roundoff("bfloat16") == torch.finfo(torch.bfloat16).eps / 2
+    assert arrays.unit_roundoff("float16") == torch.finfo(torch.float16).eps / 2
+    assert arrays.unit_roundoff("float32", ("tf32",)) == 2.0**-11
+    with pytest.raises(arrays.DecodeError, match="unit roundoff"):
+        arrays.unit_roundoff("int64")
 
 
 def test_ill_conditioned_where_rounding_spoils_the_answer():
     y = RNG.standard_normal(100)
-    assert not budget.ill_conditioned(np.full(100, 2.0**-12), y)
-    assert budget.ill_conditioned(np.full(100, 2.0**-10), y)
-    assert not budget.ill_conditioned(np.full(100, 2.0**-8), y, "bfloat16")
-    assert not budget.ill_conditioned(np.zeros(0), np.zeros(0))
+    assert not arrays.ill_conditioned(np.full(100, 2.0**-12), y)
+    assert arrays.ill_conditioned(np.full(100, 2.0**-10), y)
+    assert not arrays.ill_conditioned(np.full(100, 2.0**-8), y, "bfloat16")
+    assert not arrays.ill_conditioned(np.zeros(0), np.zeros(0))
 
 
 # ------------------------------------------------------------------------------------------------------ judging
@@ -303,10 +303,10 @@ def test_probe_cannot_be_silenced_by_nan():
 
 def test_an_error_norm_that_few_elements_decide_is_one_of_few_numbers_where_terms_are_equal():
     s = np.full(1000, 1e-9)
-    assert budget.deciding(s) == pytest.approx(1000)
+    assert arrays.deciding(s) == pytest.approx(1000)
     s[7] = 1e-6
-    assert budget.deciding(s) == pytest.approx(1.0, rel=1e-2)
-    assert budget.deciding(np.zeros(5)) == 5
+    assert arrays.deciding(s) == pytest.approx(1.0, rel=1e-2)
+    assert arrays.deciding(np.zeros(5)) == 5
     wrong = np.zeros(1000)
     wrong[7] = 10e-6  # ten times its scale, of a budget of four: beyond it, unless it is one draw alone
     assert not budget.judge_output(wrong, np.zeros(1000), s, [], data="other").passed

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from kernelwright.evaluator.accuracy.budget import DecodeError, decode
+from kernelwright.evaluator.accuracy.arrays import DecodeError, decode
 from kernelwright.evaluator.wire import tensors as wire
 
 bounded = settings(max_examples=80, derandomize=True, deadline=None, database=None)

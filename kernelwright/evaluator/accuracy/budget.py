@@ -1,10 +1,11 @@
 """The error budget: is a candidate's output as right as honest arithmetic in the problem's dtype can be?
 
-Runs in the referee on numpy arrays only. For one output, ``e = candidate - ref64`` and ``s`` the element-wise error
-scale; the candidate passes when ``||e|| / ||s|| <= T``, the 99th percentile of ``|e| / s`` is at most ``6 T`` and the
-largest at most ``40 T``, with a ``T`` that grows with the longest reductions (:func:`tolerance`, and
-:func:`norm_tolerance` for the first), the last two times 4 on inputs off the normal distribution. The form and the
-constants were calibrated on eight operators and 43 lower-precision cheats; ``tests/evaluator`` repeats a part of it.
+A clock measures what errors come to (``arrays`` does it on numpy arrays); the rule here knows scalars alone. For one
+output, ``e = candidate - ref64`` and ``s`` is the element-wise error scale. The candidate passes when
+``||e|| / ||s|| <= T``, the 99th percentile of ``|e| / s`` is at most ``6 T`` and the largest at most ``40 T``. ``T``
+grows with the longest reductions (:func:`tolerance`, and :func:`norm_tolerance` for the first); the last two are
+multiplied by 4 on inputs off the normal distribution. The form and the constants were calibrated on eight operators and
+43 lower-precision cheats; ``tests/evaluator`` repeats a part of it.
 
 Reasons name ratios to the budget and nothing else: no value, position, threshold or seed may reach a candidate's
 author.
@@ -14,38 +15,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelwright.errors import KernelwrightError
+from kernelwright.evaluator.accuracy.arrays import (
+    Array,
+    ErrorSums,
+    ResponseSums,
+    error_sums,
+    noise_of,
+    response_sums,
+)
 
-Array = NDArray[Any]
-FloatArray = NDArray[np.float64]
-
-_UNIT_ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-}
-# A quarter of the smallest normal number: with T = 4 a kernel may flush subnormals to zero, as GPUs and -ffast-math do.
-_ABSOLUTE_FLOOR = {"float64": 2.0**-1024, "float32": 2.0**-128, "float16": 2.0**-26, "bfloat16": 2.0**-128}
-_LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
-_KERNELBENCH_TOLERANCE = {"float16": 1e-2, "bfloat16": 1e-2}
-_NUMPY_DTYPES = {
-    "float64": "<f8",
-    "float32": "<f4",
-    "float16": "<f2",
-    "int64": "<i8",
-    "int32": "<i4",
-    "int16": "<i2",
-    "int8": "|i1",
-    "uint8": "|u1",
-    "bool": "|b1",
-}
 _Q99_FACTOR = 6.0
 _MAX_FACTOR = 40.0
 _OFF_NORMAL_FACTOR = 4.0  # tails are heavier where the data is not normal
@@ -58,10 +40,6 @@ Data = Literal["normal", "other", "equal", "far"]
 """How rounding errors add up on a draw: at random, less so, all the same way, or so and with terms that cancel."""
 _TERMS = {"other": 32.0, "equal": 4.0, "far": 4.0}
 _CONSTANT = {"normal": 4.0, "other": 4.0, "equal": 4.0, "far": 16.0}
-
-
-class DecodeError(KernelwrightError):
-    """A buffer cannot hold the tensor that was claimed for it."""
 
 
 class Reduction(NamedTuple):
@@ -111,64 +89,6 @@ class BetaReport(NamedTuple):
     passed: bool
     decided: bool
     reason: str
-
-
-def unit_roundoff(dtype: str, reduced_precision: Sequence[str] = ()) -> float:
-    """``u`` of a dtype: half the distance from 1 to the next number; the largest one of the precisions allowed inside.
-
-    Raises:
-        DecodeError: for a dtype that has no rounding.
-    """
-    try:
-        return max(_UNIT_ROUNDOFF[name] for name in (dtype, *reduced_precision))
-    except KeyError as error:
-        raise DecodeError(f"{error.args[0]} has no unit roundoff", hint=f"known: {', '.join(_UNIT_ROUNDOFF)}") from None
-
-
-def largest(dtype: str) -> float:
-    """The largest finite number of a float dtype."""
-    return _LARGEST[dtype]
-
-
-def decode(
-    buffer: bytes | bytearray | memoryview, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None
-) -> Array:
-    """A private contiguous array from raw bytes of a torch tensor. Compare the claimed shape with the expected first.
-
-    Args:
-        dtype: torch's name without its prefix; ``bfloat16`` comes back as float32.
-        strides: in elements as torch has them, from the buffer's first byte; None for a contiguous tensor.
-
-    Raises:
-        DecodeError: unknown dtype, negative sizes, or a shape and strides that reach outside of ``buffer``.
-    """
-    code = "<u2" if dtype == "bfloat16" else _NUMPY_DTYPES.get(dtype)
-    if code is None:
-        raise DecodeError(f"dtype {dtype[:40]!r} is not supported", hint=f"use one of {', '.join(_NUMPY_DTYPES)}")
-    item = np.dtype(code)
-    if len(shape) > 32 or any(size < 0 for size in shape):
-        raise DecodeError("a tensor's shape must have at most 32 dimensions of non-negative sizes")
-    if strides is not None and (len(strides) != len(shape) or any(stride < 0 for stride in strides)):
-        raise DecodeError("strides must be non-negative and as many as dimensions")
-    steps = None if strides is None else tuple(stride * item.itemsize for stride in strides)
-    span = 0 if 0 in shape else 1 + sum((n - 1) * k for n, k in zip(shape, strides or _dense(shape), strict=True))
-    if span * item.itemsize > memoryview(buffer).nbytes:  # numpy itself takes an empty buffer for unlimited memory
-        raise DecodeError("a tensor's shape and strides do not fit its buffer")
-    try:
-        view = np.ndarray(tuple(shape), item, memoryview(buffer).cast("B"), 0, steps)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DecodeError("a tensor's shape and strides do not fit its buffer") from error
-    if dtype == "bfloat16":
-        return (np.ascontiguousarray(view).astype(np.uint32) << 16).view(np.float32).reshape(view.shape)
-    return np.array(view, order="C", copy=True)
-
-
-def _dense(shape: Sequence[int]) -> list[int]:
-    """Strides, in elements, of a contiguous tensor."""
-    steps = [1]
-    for size in reversed(shape[1:]):
-        steps.append(steps[-1] * size)
-    return steps[::-1][: len(shape)]
 
 
 def tolerance(reductions: Sequence[Reduction], tolerance_scale: float = 1.0, *, data: Data = "normal") -> float:
@@ -243,45 +163,6 @@ def spread(elements: float) -> float:
     return 1.0 + 3.0 / math.sqrt(elements) if 0 < elements < 16 else 1.0
 
 
-def deciding(s: Array) -> float:
-    """How many elements decide ``||s||``: ``(sum s^2)^2 / sum s^4``, their number where all are alike, 1 for one peak.
-
-    The source is the participation ratio (Bell and Dean, 1970) of the squared scales.
-    """
-    squares = np.square(np.asarray(s, dtype=np.float64)).ravel()
-    largest_square = squares.max(initial=0.0)
-    if largest_square == 0.0 or not np.isfinite(largest_square):
-        return float(squares.size)
-    squares /= largest_square
-    return float(squares.sum() ** 2 / np.square(squares).sum())
-
-
-def scale(mca_rms: Array, low_row_rms: Array, ref64: Array, dtype: str, roundoff: float | None = None) -> FloatArray:
-    """The error scale ``s``: ``s^2 = MCA^2 + rowRMS(ref_low - ref64)^2 + (u rms(ref64) / 16)^2``, of ref64's shape.
-
-    Args:
-        dtype: dtype of the output, for its roundoff and the smallest scale (where even subnormals may be flushed).
-        roundoff: ``u`` where it is not that of ``dtype`` (see :func:`unit_roundoff`).
-    """
-    u = unit_roundoff(dtype) if roundoff is None else roundoff
-    floor = u * _rms(ref64) / 16.0
-    squares = np.square(mca_rms, dtype=np.float64) + np.square(low_row_rms, dtype=np.float64) + floor * floor
-    result: FloatArray = np.sqrt(np.broadcast_to(squares, np.shape(ref64)))
-    return np.maximum(result, _ABSOLUTE_FLOOR.get(dtype, 0.0))
-
-
-def ill_conditioned(s: Array, ref64: Array, dtype: str = "float32") -> bool:
-    """Whether honest rounding alone spoils so much of the answer that precision cannot be judged on this draw.
-
-    In float32 that is ``median(s) > 2^-11 rms(ref64)``; coarser dtypes may lose up to an eighth. Ask it of normal data
-    only: elsewhere, answers that are nothing but rounding (a layer norm of constant rows) are part of the plan.
-    """
-    if np.size(s) == 0:
-        return False
-    limit = min(unit_roundoff(dtype) * 2.0**13, 2.0**-3)
-    return bool(np.median(s) > max(limit * _rms(ref64), 2.0 * _ABSOLUTE_FLOOR[dtype]))
-
-
 def judge_output(
     candidate: Array,
     ref64: Array,
@@ -301,30 +182,31 @@ def judge_output(
     non-finite value fails. Data with ``equal`` terms can put most of an error into few elements, which then count as
     few (see :func:`spread`).
     """
+    sums = error_sums(candidate, ref64, s, dtype=dtype, ref_low=ref_low, peaks=data == "equal")
+    return judge_sums(sums, reductions, data=data, tolerance_scale=tolerance_scale)
+
+
+def judge_sums(
+    sums: ErrorSums, reductions: Sequence[Reduction], *, data: Data = "normal", tolerance_scale: float = 1.0
+) -> OutputReport:
+    """The rule: what the errors of one float output come to, against its budget."""
     budget = tolerance(reductions, tolerance_scale, data=data)
-    with np.errstate(invalid="ignore", over="ignore"):
-        value = np.asarray(candidate, dtype=np.float64)  # a signalling NaN among hostile bytes is an invalid cast
-        exact = np.where(np.abs(ref64) > _LARGEST[dtype], np.copysign(np.inf, ref64), ref64)
-        reference = exact if ref_low is None else np.asarray(ref_low, dtype=np.float64)
-        close = _kernelbench_allclose(value, reference, dtype)
-        same = _same_non_finite(value, reference) | _same_non_finite(value, exact)
-        judged = np.isfinite(exact) & ~same
-        if np.any(~np.isfinite(value) & ~same) or np.any(~np.isfinite(exact) & ~np.isfinite(reference) & ~same):
-            reason = "non-finite values where the reference is finite, or the other way round"
-            return OutputReport(False, math.inf, math.inf, math.inf, budget, math.inf, close, reason)
-        error = np.abs(value[judged] - exact[judged])
-    scales = np.asarray(s)[judged]
-    norm_ratio, q99, largest = _ratios(error, scales)
+    if sums.unlike:
+        reason = "non-finite values where the reference is finite, or the other way round"
+        return OutputReport(False, math.inf, math.inf, math.inf, budget, math.inf, sums.allclose, reason)
     tail = 1.0 if data == "normal" else _OFF_NORMAL_FACTOR
-    elements = deciding(scales) if data == "equal" else error.size
-    norm_budget = norm_tolerance(reductions, elements, tolerance_scale, data=data)
-    shares = (norm_ratio * budget / norm_budget, q99 / (_Q99_FACTOR * tail), largest / (_MAX_FACTOR * tail))
+    norm_budget = norm_tolerance(reductions, sums.deciding, tolerance_scale, data=data)
+    shares = (
+        sums.norm * budget / norm_budget,
+        sums.q99 / (_Q99_FACTOR * tail),
+        sums.largest / (_MAX_FACTOR * tail),
+    )
     load = max(shares) / budget
     reason = ""
     if load > 1.0:
         reason = _reason(("overall", "on many elements", "on some elements"), shares, load)
-        reason += _advice(reductions, data, (norm_ratio, *shares[1:]), tolerance_scale)
-    return OutputReport(load <= 1.0, norm_ratio, q99, largest, norm_budget, load, close, reason)
+        reason += _advice(reductions, data, (sums.norm, *shares[1:]), tolerance_scale)
+    return OutputReport(load <= 1.0, sums.norm, sums.q99, sums.largest, norm_budget, load, sums.allclose, reason)
 
 
 def judge_exact(candidate: Array, reference: Array, slack: Array | None = None) -> OutputReport:
@@ -390,20 +272,22 @@ def probe_beta(
         delta_candidate, delta_ref64: output for x minus output for x', of :func:`probe_pair`. s: the error scale.
         noise: of an element in units of ``s``, see :func:`probe_noise`.
     """
-    moved = np.isfinite(delta_ref64) & np.isfinite(s)
-    weight = np.where(moved, 1.0 / np.where(moved, s, 1.0), 0.0).ravel()
-    want = np.where(moved, delta_ref64, 0.0).ravel() * weight
-    with np.errstate(invalid="ignore"):
-        got = np.where(np.isfinite(delta_candidate), delta_candidate, 0.0).ravel() * weight
-    noise *= math.sqrt(2.0)
-    beta, error = _regression(got, want, noise)
-    parts = [_regression(g, w, noise) for g, w in zip(_chunks(got, blocks), _chunks(want, blocks), strict=True)]
-    decided_parts = [b for b, standard_error in parts if standard_error <= 0.05]
-    min_block = min(decided_parts, default=math.nan)
-    overall_passed = error > 0.025 or beta >= 0.9
+    return judge_response(response_sums(delta_candidate, delta_ref64, s, blocks=blocks), noise=noise)
+
+
+def judge_response(sums: ResponseSums, *, noise: float = 2.0) -> BetaReport:
+    """The rule of the probe; see :func:`probe_beta`."""
+
+    def error(power: float) -> float:
+        return noise * math.sqrt(2.0 / power) if power > 0.0 else math.inf
+
+    beta, power = sums.whole
+    decided_blocks = [slope for slope, part in sums.blocks if error(part) <= 0.05]
+    min_block = min(decided_blocks, default=math.nan)
+    overall_passed = error(power) > 0.025 or beta >= 0.9
     passed = overall_passed and not min_block < 0.8
     reason = "" if passed else "an input is used at lower precision than its dtype"
-    return BetaReport(beta, min_block, passed, error <= 0.025 or bool(decided_parts), reason)
+    return BetaReport(beta, min_block, passed, error(power) <= 0.025 or bool(decided_blocks), reason)
 
 
 def probe_noise(candidate: Array, ref64: Array, s: Array, reductions: Sequence[Reduction]) -> float:
@@ -412,67 +296,12 @@ def probe_noise(candidate: Array, ref64: Array, s: Array, reductions: Sequence[R
     Some honest chains of additions are far noisier than others. A run that is noisier than any is refused for that, and
     its noise is no excuse here.
     """
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(np.asarray(candidate, dtype=np.float64) - ref64)
-    judged = np.isfinite(error) & np.isfinite(s)
-    measured = _ratios(error[judged], np.asarray(s)[judged])[0]
+    measured = noise_of(candidate, ref64, s)
     least = _eight_lanes(reductions) / 2.0
     return max(measured, least) if measured <= tolerance(reductions) else least
-
-
-def _regression(got: FloatArray, want: FloatArray, noise: float) -> tuple[float, float]:
-    """Slope of ``got`` on ``want`` through the origin, and its standard error for noise of that size an element."""
-    power = sum_of_squares(want)
-    if power == 0.0:
-        return 1.0, math.inf
-    return float(np.einsum("i,i->", got, want)) / power, noise / math.sqrt(power)
-
-
-def sum_of_squares(values: Array) -> float:
-    """Of a vector, in one thread and in its own dtype.
-
-    numpy's own products of long vectors wake threads of its BLAS library, which then spin for some 30 ms: on a machine
-    of two cores on the one where a candidate is being timed by then. Of 4,000 calls 150 were held up for 4 ms.
-    """
-    return float(np.einsum("i,i->", values, values))
-
-
-def _chunks(flat: FloatArray, blocks: int) -> list[FloatArray]:
-    return list(np.array_split(flat, max(1, min(blocks, flat.size))))
-
-
-def _ratios(error: FloatArray, s: Array) -> tuple[float, float, float]:
-    """``||e|| / ||s||``, and the 99th percentile and largest of ``|e| / s``."""
-    if error.size == 0:
-        return 0.0, 0.0, 0.0
-    ratio = error / s
-    at = int(0.99 * (ratio.size - 1))
-    q99 = float(np.partition(ratio, at)[at])
-    # scaled by the largest s, so that squares of tiny numbers do not underflow
-    unit = float(np.max(s))
-    norm = math.sqrt(float(np.sum(np.square(error / unit))) / float(np.sum(np.square(s / unit))))
-    return norm, q99, float(ratio.max())
 
 
 def _reason(places: tuple[str, str, str], shares: tuple[float, float, float], load: float) -> str:
     place = places[shares.index(max(shares))]
     times = f"{load:.1f}" if load < 100 else f"about 1e{math.floor(math.log10(load)):d}" if load < 1e12 else "over 1e12"
     return f"wrong {place}: {times} times the error budget"
-
-
-def _same_non_finite(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Where both are nan, or both the same infinity."""
-    return np.asarray((np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == b)))
-
-
-def _kernelbench_allclose(value: Array, reference: Array, dtype: str) -> bool:
-    """KernelBench's own criterion, ``torch.allclose`` with atol = rtol = 1e-4 (1e-2 in half precision)."""
-    bound = _KERNELBENCH_TOLERANCE.get(dtype, 1e-4)
-    return bool(np.allclose(value, reference, rtol=bound, atol=bound))
-
-
-def _rms(values: Array) -> float:
-    """Root mean square of the finite elements, 0 where there are none."""
-    finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
-    largest = float(np.max(np.abs(finite))) if finite.size else 0.0
-    return largest * math.sqrt(float(np.mean(np.square(finite / largest)))) if largest > 0.0 else 0.0

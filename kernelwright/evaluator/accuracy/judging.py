@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.accuracy import arrays, budget
 from kernelwright.evaluator.accuracy.trials import Trial, Truth, Variant, data_of
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import OutputClaim
@@ -36,8 +36,8 @@ def judge_trial(
         if wrong is not None:
             return Judgement(*wrong, float("inf"), worst.tolerance, False), decoded
         try:
-            value = budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
-        except budget.DecodeError as error:
+            value = arrays.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
+        except arrays.DecodeError as error:
             return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), worst.tolerance, False), decoded
         decoded.append(value)
         report = _judge_value(truth, value, trial, spec, tolerance_scale)
@@ -58,8 +58,8 @@ def decode_outputs(variant: Variant, claims: Sequence[OutputClaim]) -> tuple[Jud
         if wrong is not None:
             return Judgement(*wrong, float("inf"), 0.0, False), decoded
         try:
-            decoded.append(budget.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride))
-        except budget.DecodeError as error:
+            decoded.append(arrays.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride))
+        except arrays.DecodeError as error:
             return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), 0.0, False), decoded
     return Judgement(None, "", 0.0, 1.0, True), decoded
 
@@ -72,7 +72,7 @@ def random_scale(truth: Truth, draws: Sequence[np.ndarray], dtype: str) -> np.nd
     if dtype not in wire.FLOATS:
         return None
     largest = np.max(np.abs(np.stack(draws).astype(np.float64)), axis=0)
-    scale: np.ndarray = np.maximum(truth.scale, 2.0 * budget.unit_roundoff(dtype) * largest)
+    scale: np.ndarray = np.maximum(truth.scale, 2.0 * arrays.unit_roundoff(dtype) * largest)
     return scale
 
 

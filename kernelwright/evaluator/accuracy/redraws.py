@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelwright.evaluator.accuracy.budget import sum_of_squares
+from kernelwright.evaluator.accuracy.arrays import sum_of_squares
 from kernelwright.evaluator.figures.timing import binomial_tail
 
 Array = NDArray[Any]

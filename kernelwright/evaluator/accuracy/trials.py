@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelwright.evaluator.accuracy import budget, distributions
+from kernelwright.evaluator.accuracy import arrays, budget, distributions
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.calls import CallPlan
 from kernelwright.records import InputDomain, InputGenerator, KnobValue
@@ -139,7 +139,7 @@ class Admission(NamedTuple):
 def read_tensor(data: np.ndarray, spec: wire.TensorSpec) -> np.ndarray:
     """The tensor of ``spec`` out of slot or arena bytes, as a private dense array (bfloat16 as float32)."""
     raw = data[spec.offset : spec.offset + spec.span_bytes]
-    return budget.decode(raw.tobytes(), spec.dtype, spec.shape, spec.stride)
+    return arrays.decode(raw.tobytes(), spec.dtype, spec.shape, spec.stride)
 
 
 def write_tensor(data: np.ndarray, spec: wire.TensorSpec, values: np.ndarray) -> None:

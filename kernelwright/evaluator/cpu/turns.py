@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from kernelwright.evaluator.accuracy import budget
+from kernelwright.evaluator.accuracy import arrays, budget
 from kernelwright.evaluator.accuracy.judging import compare_layout, judge_probe, judge_trial
 from kernelwright.evaluator.accuracy.redraws import Redraws, alike_in_size, size_limits
 from kernelwright.evaluator.accuracy.trials import Trial, data_of, is_normal
@@ -132,9 +132,9 @@ class Comparison:
 
     def _agrees(self, claim: OutputClaim, other: OutputClaim, spec: wire.TensorSpec, j: int, label: str) -> bool:
         try:
-            ours = budget.decode(claim.data.data, spec.dtype, claim.shape, claim.stride)
-            theirs = budget.decode(other.data.data, spec.dtype, other.shape, other.stride)
-        except budget.DecodeError:
+            ours = arrays.decode(claim.data.data, spec.dtype, claim.shape, claim.stride)
+            theirs = arrays.decode(other.data.data, spec.dtype, other.shape, other.stride)
+        except arrays.DecodeError:
             return False
         if self._redraws is not None:
             return self._is_a_draw(ours, theirs, j, label, self._redraws)
@@ -194,11 +194,11 @@ def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -
     """Whether the norm of a difference, and its largest element, stay within limits."""
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.atleast_1d(np.subtract(ours, theirs, dtype=np.float64)).ravel()
-        square = budget.sum_of_squares(difference)
+        square = arrays.sum_of_squares(difference)
         if not math.isfinite(square):  # infinities and NaN may agree
             difference = np.abs(difference)
             difference[np.atleast_1d((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))).ravel()] = 0.0
-            square = budget.sum_of_squares(difference)
+            square = arrays.sum_of_squares(difference)
     if not difference.size:
         return True
     return math.sqrt(square) <= norm and max(float(difference.max()), -float(difference.min())) <= largest

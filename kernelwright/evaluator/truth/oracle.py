@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
-from kernelwright.evaluator.accuracy import budget, distributions, generators
+from kernelwright.evaluator.accuracy import arrays, budget, distributions, generators
 from kernelwright.evaluator.accuracy.quantiles import like_slots
 from kernelwright.evaluator.accuracy.trials import (
     ARCHIVED,
@@ -460,8 +460,8 @@ class OracleSession:
     def _make_truth(self, item: Mapping[str, Any], arrays: Sequence[np.ndarray], dtype: str) -> Truth:
         low, exact, deviation, rows = arrays[:4]
         if item["kind"] == "float":
-            roundoff = budget.unit_roundoff(dtype, self._reduced)
-            scale: np.ndarray = budget.scale(deviation, rows, exact, dtype, roundoff)
+            roundoff = arrays.unit_roundoff(dtype, self._reduced)
+            scale: np.ndarray = arrays.scale(deviation, rows, exact, dtype, roundoff)
         else:
             scale = deviation
         rule = (arrays[4], arrays[5], int(item["dim"]), bool(item["distinct"])) if item["kind"] == "index" else None
@@ -469,7 +469,7 @@ class OracleSession:
 
     def _unit_roundoff(self, variant: Variant) -> float:
         floats = [s.dtype for s in (*variant.outputs, *variant.state) if s.dtype in wire.FLOATS]
-        return budget.unit_roundoff(floats[0] if floats else "float32", self._reduced)
+        return arrays.unit_roundoff(floats[0] if floats else "float32", self._reduced)
 
     def _invalid(self, message: str, stage: str) -> InvalidReferenceError:
         return InvalidReferenceError(
@@ -515,7 +515,7 @@ def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
             continue
         if not (np.all(np.isfinite(truth.exact)) and np.all(np.isfinite(truth.low))):
             return "the reference is not finite"
-        if np.any(np.abs(truth.exact) > budget.largest(spec.dtype)):
+        if np.any(np.abs(truth.exact) > arrays.largest(spec.dtype)):
             return "the answer overflows its dtype"
         report = budget.judge_output(
             truth.low,
@@ -534,6 +534,6 @@ def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:
     """Whether precision can be judged on this draw (elsewhere the wide error scale takes care of itself)."""
     return not any(
-        truth.kind == "float" and budget.ill_conditioned(truth.scale, truth.exact, spec.dtype)
+        truth.kind == "float" and arrays.ill_conditioned(truth.scale, truth.exact, spec.dtype)
         for truth, spec in zip(trial.truths, variant.outputs, strict=True)
     )
