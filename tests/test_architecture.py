@@ -42,7 +42,7 @@ FLOORS = {
 GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}}
 
 # Worker-side code that runs a problem file: not part of a face, since importing it imports torch.
-PRIVATE_EXCEPTIONS = {("evaluator", "kernelwright.datasets._runtime"), ("codegen", "kernelwright.datasets._runtime")}
+PRIVATE_EXCEPTIONS = {("evaluator", "kernelwright.datasets.runtime"), ("codegen", "kernelwright.datasets.runtime")}
 
 
 # Problem files and candidates that ship as data: nothing imports them.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kernelwright.cli._bench_folder import SUITE, report_claims, report_folder, show_report
-from kernelwright.cli._common import Common, budget_options, common_options, say
+from kernelwright.cli._common import EXIT_OF_STATUS, Common, budget_options, common_options, say
 from kernelwright.cli._fit import fit_option
-from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_NOT_ALL, EXIT_OF_STATUS, choose_problems
+from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_NOT_ALL, choose_problems
 from kernelwright.cli._problems import suite_dir_option
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import duration, table, unjudged_lines

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kernelwright.records import KnobValue
     from kernelwright.store import Store
 
+EXIT_OF_STATUS = {"paused": 4, "interrupted": 130, "cancelled": 130}
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 WIDE = 200  # columns of a table that goes to a file or a pipe
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kernelwright.cli._common import Common, budget_options, common_options, own_kernels_option, say, stdout_console
+from kernelwright.cli._common import (
+    EXIT_OF_STATUS,
+    Common,
+    budget_options,
+    common_options,
+    own_kernels_option,
+    say,
+    stdout_console,
+)
 from kernelwright.cli._fit import fit_option, fitted_problems
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
 from kernelwright.cli._progress import show_progress
@@ -32,7 +40,6 @@ if TYPE_CHECKING:
     from kernelwright.records import KnobValue, Problem
 
 EXIT_NOT_ALL = 1
-EXIT_OF_STATUS = {"paused": 4, "interrupted": 130, "cancelled": 130}
 BUDGET_FLAGS = {
     "max_minutes": "--max-minutes M",
     "max_cost_usd": "--max-cost-usd X",

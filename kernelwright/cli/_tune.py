@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._common import EXIT_OF_STATUS, Common, common_options, say
 from kernelwright.cli._evaluate import parse_knob
-from kernelwright.cli._optimize import EXIT_OF_STATUS
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import duration, ratio, short, table
 from kernelwright.errors import UsageError

@@ -30,7 +30,7 @@ from kernelwright.codegen._nodes import (
     plain,
     tensor_entry,
 )
-from kernelwright.datasets._runtime import (
+from kernelwright.datasets.runtime import (
     ReferenceFault,
     load_reference,
     make_init_inputs,

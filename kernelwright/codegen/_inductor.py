@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.codegen._capture import declared_variants, export_reference
 from kernelwright.codegen._nodes import CaptureFault
-from kernelwright.datasets._runtime import ReferenceFault
+from kernelwright.datasets.runtime import ReferenceFault
 
 _VECTOR_BITS = {"AVX512": 512, "AVX2": 256}
 _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((\[.*?\]), r'''\n(.*?)'''\)", re.DOTALL | re.MULTILINE)

@@ -18,7 +18,7 @@ import torch
 
 from kernelwright.codegen._capture import declared_variants
 from kernelwright.codegen._nodes import CaptureFault
-from kernelwright.datasets._runtime import (
+from kernelwright.datasets.runtime import (
     ReferenceFault,
     load_reference,
     make_init_inputs,

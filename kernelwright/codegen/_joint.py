@@ -26,7 +26,7 @@ from kernelwright.codegen._nodes import (
     parameter_names,
     tensor_entry,
 )
-from kernelwright.datasets._runtime import load_reference, make_init_inputs, make_inputs, make_model, settle_device
+from kernelwright.datasets.runtime import load_reference, make_init_inputs, make_inputs, make_model, settle_device
 
 _AGAIN = frozenset(
     [

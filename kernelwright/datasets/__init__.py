@@ -1,6 +1,6 @@
 """Problems: the contract of a problem file, its lint, the built-in suites, and the capture of any ``nn.Module``.
 
-The trusted process only reads problem files (``ast``); what runs them is behind ``kernelwright.datasets._runtime``,
+The trusted process only reads problem files (``ast``); what runs them is behind ``kernelwright.datasets.runtime``,
 which sandboxed workers import. Names load on first use, so that a worker does not pay for the trusted side.
 """
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelwright.datasets._capture import capture_module, problem_from_module
     from kernelwright.datasets._contract import parse_problem
+    from kernelwright.datasets._findings import LintFinding
     from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted, smaller_sizes
     from kernelwright.datasets._hub import HUB_REPOSITORY, Fetched, fetch_kernelbench
     from kernelwright.datasets._lint import (
         LINT_ENTRY,
-        LintFinding,
         lint,
         lint_findings,
         lint_payload,

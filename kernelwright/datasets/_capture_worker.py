@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright.datasets._capture_values import ExampleInput, describe_input, parse_input_specs
 from kernelwright.datasets._capture_write import CapturedGraph, write_problem
-from kernelwright.datasets._runtime import ReferenceFault, load_reference, run_forward
+from kernelwright.datasets.runtime import ReferenceFault, load_reference, run_forward
 from kernelwright.errors import UsageError
 
 _T = TypeVar("_T")

@@ -13,7 +13,7 @@ from kernelwright.datasets._sizes import lines_of, resized
 from kernelwright.errors import MachineError
 from kernelwright.records import VARIANT_MARK, DeviceClass, Problem
 
-FIT_ENTRY = "kernelwright.datasets._runtime:fit_entry"
+FIT_ENTRY = "kernelwright.datasets._fit_worker:fit"
 FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
 FIT_FLOPS = 400_000_000
 FIT_SECONDS = 30.0  # after which the sizes that were found so far are taken

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernelwright.datasets._runtime import (
+from kernelwright.datasets.runtime import (
     ReferenceFault,
     load_reference,
     make_init_inputs,

@@ -6,20 +6,17 @@ import ast
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from kernelwright.datasets._contract import find_forward, module_constants, own_nodes
-from kernelwright.datasets._fit import smaller_sizes
-from kernelwright.errors import KernelwrightError, MachineError
-from kernelwright.records import DeviceClass, KnobValue, Problem, Record
+from kernelwright.datasets._findings import LintFinding, printable
+from kernelwright.errors import MachineError
+from kernelwright.records import DeviceClass, KnobValue, Problem
 
-if TYPE_CHECKING:
-    from kernelwright.datasets._lint_records import LintRecords
-
-LINT_ENTRY = "kernelwright.datasets._runtime:lint_dynamic"
+LINT_ENTRY = "kernelwright.datasets._lint_worker:lint"
 
 _RANDOM = re.compile(
     r"(rand|randn|randint)(_like)?|randperm|normal_?|uniform_|bernoulli_?|multinomial|(alpha_|feature_alpha_)?dropout[123d]*"
@@ -27,34 +24,15 @@ _RANDOM = re.compile(
 _NO_RULE_NAME = re.compile(r"[^a-z0-9-]")
 _MAX_FINDINGS = 64
 _DOWNLOADS = ("from_pretrained", "load_state_dict_from_url", "hf_hub_download", "snapshot_download")
-_TOO_LARGE = ("oom", "timeout")  # what a worker ends with where smaller sizes help
 _FAILING = ("error", "warning")  # severities, worst first, that make a problem fail
 
 
-class LintFinding(Record):
-    """One weakness of a problem.
+class KeepsFindings(Protocol):
+    """Keeps what a run of the lint found; see :class:`kernelwright.datasets.LintRecords`."""
 
-    ``error``: the problem cannot be used, or an answer that computes nothing could pass. ``warning``: its results say
-    less than they seem to. ``info``: worth knowing.
-    """
-
-    rule: str
-    severity: Literal["error", "warning", "info"]
-    message: str
-    line: int | None = None
-
-    @classmethod
-    def of_error(cls, error: KernelwrightError, problem: Problem | None = None) -> LintFinding:
-        """What an error that makes the reference unusable is called in a table.
-
-        Args:
-            problem: what was run when it was raised; where it is too large, the finding says how to make it smaller.
-        """
-        line, message = error.data.get("line"), error.message[:500]
-        if problem is not None and error.data.get("kind") in _TOO_LARGE:
-            remedies = [hint for hint in (error.hint, smaller_sizes(problem)) if hint]
-            message = f"{message}: {', or '.join(remedies)}"
-        return cls(rule="invalid-reference", severity="error", message=_printable(message), line=line)
+    def put(self, problem: Problem, findings: Sequence[LintFinding], device_class: DeviceClass = ...) -> None:
+        """Keep it, in place of what an earlier run found."""
+        ...
 
 
 def lint_static(problem: Problem) -> tuple[LintFinding, ...]:
@@ -97,15 +75,10 @@ def lint_findings(reply: Mapping[str, Any]) -> tuple[LintFinding, ...]:
         raise MachineError(f"the lint worker's reply is malformed: {error.errors()[0]['msg']}") from None
     return tuple(
         finding.model_copy(
-            update={"rule": _NO_RULE_NAME.sub("", finding.rule)[:60], "message": _printable(finding.message[:500])}
+            update={"rule": _NO_RULE_NAME.sub("", finding.rule)[:60], "message": printable(finding.message[:500])}
         )
         for finding in findings
     )
-
-
-def _printable(text: str) -> str:
-    """A text of others without what moves a terminal's cursor."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def lint(
@@ -113,7 +86,7 @@ def lint(
     call: Callable[[str, dict[str, Any]], Mapping[str, Any]],
     device_class: DeviceClass = "cpu",
     *,
-    records: LintRecords | None = None,
+    records: KeepsFindings | None = None,
 ) -> tuple[LintFinding, ...]:
     """All findings, errors first: :func:`lint_static`, then those of a run through ``call`` (``Sandbox.call``).
 

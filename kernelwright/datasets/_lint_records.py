@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kernelwright.datasets._lint import LintFinding, lint_findings, lint_payload, lint_static
+from kernelwright.datasets._findings import LintFinding
+from kernelwright.datasets._lint import lint_findings, lint_payload, lint_static
 from kernelwright.errors import MachineError
 from kernelwright.records import DeviceClass, Problem, sha256_text
 
@@ -19,7 +20,7 @@ NOT_LINTED = LintFinding(
     message="the lint has only read this problem; 'kernelwright problems lint P' runs it",
 )
 _HERE = Path(__file__).parent
-_RULE_MODULES = ("_lint_worker.py", "_lint_trace.py", "_runtime.py")
+_RULE_MODULES = ("_lint_worker.py", "_lint_trace.py", "runtime.py")
 
 
 class LintRecords:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kernelwright.datasets._lint_trace import Trace, Untraceable, address, redundant_work
-from kernelwright.datasets._runtime import (
+from kernelwright.datasets.runtime import (
     LOW_FLOATS,
     NO_DOUBLE,
     ReferenceFault,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, overload
 
 from kernelwright.datasets._contract import parse_problem
-from kernelwright.datasets._lint import LintFinding
+from kernelwright.datasets._findings import LintFinding
 from kernelwright.datasets._sizes import parse_sizes, resized
 from kernelwright.datasets._variants import no_variant
 from kernelwright.datasets.loaders import Entry, Loader, loader_of

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from kernelwright.inline._build import (
     BuildRequest,
-    CudaFlags,
     build,
-    check_flags,
     compile_command,
-    cuda_flags,
     extension_parts,
     extension_source_of,
-    fewer_headers,
     only_build,
     set_product_provider,
-    torch_header_folders,
     torch_preamble,
     torch_preamble_command,
     torch_version,
@@ -46,6 +41,7 @@ from kernelwright.inline._emulation import (
 from kernelwright.inline._knobs import apply_knobs, declared_knobs, knob_settings
 from kernelwright.inline._library import ArgumentError, Library
 from kernelwright.inline._load_inline import patch_load_inline
+from kernelwright.inline._options import CudaFlags, check_flags, cuda_flags, fewer_headers, torch_header_folders
 from kernelwright.inline._recording import ArgumentSpan, record_calls, tell_of_calls
 from kernelwright.inline._toolchain import BuildError, compiler_version, header_command, processor
 

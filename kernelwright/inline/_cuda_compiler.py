@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelwright.inline._build import cuda_flags, fewer_headers, torch_header_folders, torch_options, torch_root
+from kernelwright.inline._options import cuda_flags, fewer_headers, torch_header_folders, torch_options, torch_root
 from kernelwright.inline._toolchain import BuildError, build_cached
 
 __all__ = [

@@ -9,17 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from kernelwright.inline._build import (
-    BuildRequest,
-    ProductProvider,
-    build,
-    check_flags,
-    cuda_flags,
-    extension_source_of,
-    only_builds,
-)
+from kernelwright.inline._build import BuildRequest, ProductProvider, build, extension_source_of, only_builds
 from kernelwright.inline._emulation import emulated_module, is_emulated
 from kernelwright.inline._library import float_environment_kept
+from kernelwright.inline._options import check_flags, cuda_flags
 from kernelwright.inline._toolchain import BuildError
 
 __all__ = ["extension_source", "load_inline", "patch_load_inline"]

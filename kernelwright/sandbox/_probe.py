@@ -11,22 +11,26 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kernelwright.errors import SandboxError
 from kernelwright.sandbox import _kernel, _spawn, messages
-from kernelwright.sandbox._types import Limits, Probe
+from kernelwright.sandbox._types import Limits, Probe, Sandbox
 from kernelwright.sandbox._view import package_parent
-
-if TYPE_CHECKING:
-    from kernelwright.sandbox._base import BaseSandbox
 
 _GUEST: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_attempts.py")
 _LIMITS: Final = Limits(wall_s=60.0, memory_bytes=1 << 30, output_bytes=1 << 16)
 _FORBIDDEN: Final = ("/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/home", "/root", "/run", "/dev", "/proc/self", "/in")
 
 
-def probe_program(sandbox: BaseSandbox) -> list[Probe]:
+class Probed(Sandbox, Protocol):
+    """A sandbox that says what differs inside, and whether guests may read past file modes."""
+
+    namespaces: tuple[str, ...]
+    keeps_read: bool
+
+
+def probe_program(sandbox: Probed) -> list[Probe]:
     """What a one-shot program reaches."""
     with _canaries(sandbox, sockets=0) as payload:
         argv = [sys.executable, "-I", "-S", "-B", _GUEST]
@@ -41,7 +45,7 @@ def probe_program(sandbox: BaseSandbox) -> list[Probe]:
         return _read_results(results, payload)
 
 
-def probe_worker(sandbox: BaseSandbox) -> list[Probe]:
+def probe_worker(sandbox: Probed) -> list[Probe]:
     """What a worker reaches: a warm one where the sandbox has a zygote."""
     with _canaries(sandbox, sockets=1) as payload:
         results = sandbox.call("kernelwright.sandbox._attempts:attempt", payload, limits=_LIMITS)
@@ -71,7 +75,7 @@ def _read_results(results: dict[str, Any], payload: dict[str, Any]) -> list[Prob
 
 
 @contextlib.contextmanager
-def _canaries(sandbox: BaseSandbox, *, sockets: int) -> Iterator[dict[str, Any]]:
+def _canaries(sandbox: Probed, *, sockets: int) -> Iterator[dict[str, Any]]:
     """A process with a secret environment, a secret file that all may read, and a listening socket."""
     token = secrets.token_hex(16)
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ import torch
 
 from kernelwright.codegen import Generated, Graph, generate
 from kernelwright.codegen._capture import capture_entry
-from kernelwright.datasets._runtime import (
+from kernelwright.datasets.runtime import (
     load_reference,
     make_init_inputs,
     make_inputs,

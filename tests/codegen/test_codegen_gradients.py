@@ -11,7 +11,7 @@ from conftest import assert_close, problem
 from kernelwright.codegen import CodegenError, Graph, generate, inductor_seed
 from kernelwright.codegen._capture import capture_entry
 from kernelwright.datasets import find_problem, load_suite
-from kernelwright.datasets._runtime import load_reference, make_init_inputs, make_inputs, make_model
+from kernelwright.datasets.runtime import load_reference, make_init_inputs, make_inputs, make_model
 
 CASES = {
     "pointwise": ("# x y\nreturn torch.tanh(x) * y.exp(), x * 2", "torch.randn(5, 33), torch.randn(33)", ""),

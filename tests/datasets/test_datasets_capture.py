@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelwright.datasets import _runtime, capture_module, find_problem, lint, parse_problem, problem_from_module
+from kernelwright.datasets import _lint_worker, capture_module, find_problem, lint, parse_problem, problem_from_module
+from kernelwright.datasets import runtime as _runtime
 from kernelwright.errors import MachineError, UsageError
 
 STYLES = sorted((Path(__file__).parents[1] / "styles").glob("*.py"))
@@ -160,7 +161,7 @@ def test_the_file_is_a_sound_problem(case):
     problem = parse_problem(source, id="file/x", suite="file", level=0, name="x")
     assert problem.meta.category == "captured"
     assert problem.meta.title == "Example"
-    findings = lint(problem, lambda entry, payload: _runtime.lint_dynamic(payload))
+    findings = lint(problem, lambda entry, payload: _lint_worker.lint(payload))
     weak = {finding.message: finding.severity for finding in findings if finding.rule != "too-small"}
     assert weak == REDUNDANT.get(case, {})
     module = _runtime.load_reference(source, {})

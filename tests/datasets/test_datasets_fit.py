@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.datasets import _runtime, fitted, parse_problem, parse_sizes, resized, with_sizes
+from kernelwright.datasets import fitted, parse_problem, parse_sizes, resized, with_sizes
+from kernelwright.datasets import runtime as _runtime
 from kernelwright.errors import MachineError, UsageError
 
 SOURCE = """
@@ -39,7 +40,7 @@ def problem(source=SOURCE, name="gemm"):
 
 def here(entry, payload):
     module, _, function = entry.partition(":")
-    assert module == "kernelwright.datasets._runtime"
+    assert module == "kernelwright.datasets.runtime"
     return getattr(_runtime, function)(payload)
 
 

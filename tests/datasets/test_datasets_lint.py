@@ -11,7 +11,7 @@ from kernelwright.datasets import (
     LINT_ENTRY,
     LintFinding,
     LintRecords,
-    _runtime,
+    _lint_worker,
     lint,
     lint_findings,
     lint_payload,
@@ -48,7 +48,7 @@ def declared(source: str, **fields):
 def findings_of(problem) -> tuple[LintFinding, ...]:
     def call(entry, payload):
         assert entry == LINT_ENTRY
-        return json.loads(json.dumps(_runtime.lint_dynamic(json.loads(json.dumps(payload)))))
+        return json.loads(json.dumps(_lint_worker.lint(json.loads(json.dumps(payload)))))
 
     return lint(problem, call)
 
@@ -292,7 +292,7 @@ def test_nondeterminism_is_told_from_randomness(well):
 
 
 def test_the_reply_has_facts(well):
-    reply = _runtime.lint_dynamic(lint_payload(parsed(well)))
+    reply = _lint_worker.lint(lint_payload(parsed(well)))
     assert reply["facts"]["input_bytes"] == reply["facts"]["output_bytes"] == 40 * 60 * 4
     assert reply["facts"]["output_shapes"] == [[40, 60]]
     assert reply["facts"]["call_us"] > 0

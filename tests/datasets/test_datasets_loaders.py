@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelwright.datasets import find_problem, load_suite, suites
-from kernelwright.datasets._runtime import load_reference, make_init_inputs, make_inputs, make_model, run_forward
+from kernelwright.datasets.runtime import load_reference, make_init_inputs, make_inputs, make_model, run_forward
 from kernelwright.records import Problem
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kernelwright.codegen import CAPTURE_ENTRY
-from kernelwright.datasets import _runtime
+from kernelwright.datasets import runtime as _runtime
 from kernelwright.datasets._fit_worker import fit
 from kernelwright.datasets._lint_worker import lint
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.datasets._runtime import (
+from kernelwright.datasets.runtime import (
     ReferenceFault,
     load_reference,
     make_init_inputs,

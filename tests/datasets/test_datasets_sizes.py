@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelwright.datasets import find_problem, parse_problem, parse_sizes, resized
-from kernelwright.datasets._runtime import load_reference, make_init_inputs, make_inputs, make_model, run_forward
+from kernelwright.datasets.runtime import load_reference, make_init_inputs, make_inputs, make_model, run_forward
 from kernelwright.errors import UsageError
 
 SOURCE = """import torch

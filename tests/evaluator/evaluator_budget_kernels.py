@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelwright.datasets._runtime import DispatchMode
+from kernelwright.datasets.runtime import DispatchMode
+from kernelwright.evaluator.worker.monte_carlo import bound_arguments, is_view, operator_name
 from kernelwright.evaluator.worker.operators import is_exact
-from kernelwright.evaluator.worker.oracle_math import _bound, _is_view, _name
 
 Op = Callable[..., Tensor]
 UNIT_ROUNDOFF = 2.0**-24
@@ -371,14 +371,14 @@ class Kernels(DispatchMode):
         self._convolutions: dict[int, tuple[Tensor, dict[str, Any]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, bound = _name(func), _bound(func, args, kwargs or {})
+        name, bound = operator_name(func), bound_arguments(func, args, kwargs or {})
         handler = getattr(self, f"on_{name.lstrip('_')}", None)
         done = handler(bound) if handler is not None else None
         if done is None:
             done = func(*args, **(kwargs or {}))
         else:
             self.replaced += 1
-        if self.by.result is None or is_exact(name) or _is_view(func):
+        if self.by.result is None or is_exact(name) or is_view(func):
             return done
         if isinstance(done, tuple):
             return tuple(self.by.result(y) if y.is_floating_point() else y for y in done)

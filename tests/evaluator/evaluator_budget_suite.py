@@ -16,7 +16,8 @@ import torch
 from evaluator_budget_kernels import CHEATS, HONEST, ROUNDINGS, Arithmetic, Kernels, Op
 from torch import Tensor, nn
 
-from kernelwright.datasets import _runtime, load_suite
+from kernelwright.datasets import load_suite
+from kernelwright.datasets import runtime as _runtime
 from kernelwright.evaluator.accuracy import arrays
 from kernelwright.evaluator.accuracy import budget as _budget
 from kernelwright.evaluator.accuracy import distributions as _distributions

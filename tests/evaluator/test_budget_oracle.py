@@ -11,16 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelwright.datasets._runtime import double_twin
+from kernelwright.datasets.runtime import double_twin
 from kernelwright.evaluator.accuracy import budget
 from kernelwright.evaluator.accuracy.budget import Reduction
-from kernelwright.evaluator.worker.oracle_math import (
-    MonteCarloArithmetic,
-    Reductions,
-    flatten_outputs,
-    reductions,
-    reference_scales,
-)
+from kernelwright.evaluator.worker.monte_carlo import MonteCarloArithmetic
+from kernelwright.evaluator.worker.oracle_math import Reductions, flatten_outputs, reductions, reference_scales
 
 U = 2.0**-24
 X = torch.randn(4, 8, 16, 16, generator=torch.Generator().manual_seed(1))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from kernelwright.errors import UsageError
-from kernelwright.evaluator.accuracy.randomness import judge_random, rank_sum_p
+from kernelwright.evaluator.accuracy.permutations import rank_sum_p
+from kernelwright.evaluator.accuracy.randomness import judge_random
 
 SHAPE = (32, 48)
 CALLS = 64

@@ -119,7 +119,7 @@ def test_where_the_reference_is_ill_defined_a_generator_is_not_admitted(referee)
     unknown = InputGenerator(inputs={"bias": InputPattern(kind="constant")})
     with referee.open(make_problem(NORM, "norm"), baselines=("eager",), archive=[far_away, zeros]) as session:
         found = {a.generator: a for a in session.admit([far_away, zeros, plain, unknown]).admissions}
-        used = session.prepare()
+        used = session.prepare_for("cpp")
     assert found[plain].admitted
     assert not found[far_away].admitted
     assert "rounding" in found[far_away].reasons[0]
@@ -132,7 +132,7 @@ def test_where_the_reference_is_ill_defined_a_generator_is_not_admitted(referee)
 
 def test_a_random_reference_has_no_archive(referee):
     with referee.open(make_problem(RANDOM, "random"), baselines=("eager",), archive=[ASCENDING]) as session:
-        assert session.prepare().archived == ((),)
+        assert session.prepare_for("cpp").archived == ((),)
         assert "random" in session.admit([ASCENDING]).admissions[0].reasons[0]
 
 

@@ -11,7 +11,7 @@ from referee_problem_text import HEAD, TAIL
 from kernelwright.datasets import LintFinding, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.evaluator import Check, Confirm
-from kernelwright.evaluator.truth.oracle import OracleSession
+from kernelwright.evaluator.truth.asking import Asker
 from kernelwright.evaluator.verdict.timekeeping import Timekeeper
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
 from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
@@ -154,15 +154,15 @@ def test_no_speedup_counts_where_the_reference_takes_too_little_time(claimed, mo
     ids=["many numbers", "one number", "an index"],
 )
 def test_few_numbers_get_more_monte_carlo_runs(referee, monkeypatch, result, most):
-    asked, ask = [], OracleSession._ask
+    asked, ask = [], Asker.ask
 
     def counting(self, op, variant, data, **fields):
         asked.extend([fields["runs"]] if op == "truth" else [])
         return ask(self, op, variant, data, **fields)
 
-    monkeypatch.setattr(OracleSession, "_ask", counting)
+    monkeypatch.setattr(Asker, "ask", counting)
     with referee.open(problem(f"return {result}"), baselines=("eager",)) as session:
-        session.prepare()
+        session.prepare_for("cpp")
     assert max(asked) == most
 
 

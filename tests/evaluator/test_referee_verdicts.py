@@ -15,7 +15,7 @@ from kernelwright.evaluator import Check, Confirm, Referee, Search
 from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
 from kernelwright.evaluator.figures import timing as statistics
-from kernelwright.evaluator.truth import oracle as truth
+from kernelwright.evaluator.truth import asking
 from kernelwright.evaluator.verdict import stages
 from kernelwright.evaluator.verdict.stages import Stages
 from kernelwright.inline import BuildError
@@ -424,7 +424,7 @@ def test_the_error_is_known_by_distribution_of_the_inputs(judge_softmax):
 
 @pytest.mark.untimed
 def test_a_check_set_that_the_machine_cannot_hold_is_refused_before_it_is_made(referee, monkeypatch):
-    monkeypatch.setattr(truth, "most_kept_bytes", lambda: 3 << 20)
+    monkeypatch.setattr(asking, "most_kept_bytes", lambda: 3 << 20)
     with pytest.raises(InvalidReferenceError, match=r"takes more than 0.0 GiB, a quarter of this machine's memory"):
         referee.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",))
 

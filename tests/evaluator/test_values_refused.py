@@ -7,7 +7,7 @@ import warnings
 import pytest
 from referee_candidates import elementwise
 
-from kernelwright.datasets import LintFinding, _runtime, lint, parse_problem
+from kernelwright.datasets import LintFinding, _lint_worker, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError
 from kernelwright.evaluator import Check
 from kernelwright.records import Candidate, Status
@@ -149,7 +149,7 @@ def errors_of(made) -> list[LintFinding]:
     """What the lint calls an error after it has run the problem."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of nested, sparse and quantized tensors that it makes
-        found = lint(made, lambda entry, payload: _runtime.lint_dynamic(payload))
+        found = lint(made, lambda entry, payload: _lint_worker.lint(payload))
     return [finding for finding in found if finding.severity == "error" and finding.rule != "unused-input"]
 
 

@@ -26,30 +26,42 @@ process, or repeats after more calls than were made; and reduced precision where
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelwright.errors import UsageError
-
-Array = NDArray[Any]
-FloatArray = NDArray[np.float64]
-Float32Array = NDArray[np.float32]
+from kernelwright.evaluator.accuracy.permutations import (
+    CHUNK,
+    SAMPLED_ELEMENTS,
+    Array,
+    FloatArray,
+    Standard,
+    axes,
+    characteristic_kernel,
+    determinism_p,
+    element_p,
+    equality_kernel,
+    fisher_p,
+    folds,
+    neighbours_p,
+    rank_sum_p,
+    repeats_p,
+    serial_p,
+    shifts_p,
+    spread_p,
+    two_sided,
+    witness,
+)
 
 MIN_CALLS = 32  # 16 calls against 16 can reach p = 3e-9 in a witness test
-_CHUNK = 4096  # elements handled at once, so that they stay in cache
 _MAX_ATOMS = 4  # more values than this in half of the reference's calls, and an element counts as continuous
 _MAX_FACTOR = 40.0  # as in the error budget: largest and 99th percentile of |e| / s over the budget
 _Q99_FACTOR = 6.0
 _RANDOM_FACTOR = 64.0  # a spread of fewer budgets than this is rounding, not randomness
-_SAMPLED_ELEMENTS = 4096
 _KEPT_CALLS = 4  # of each half, whose kept values are held against the budget
-_SHIFTED_ELEMENTS = 8192
-_ORDERS = 500
-_HASHES = 4
 _LARGEST = 1e150  # squares of larger numbers overflow
 _DITHER = 0.35  # width of uniform noise on standardised values; its deviation is 0.1
 
@@ -100,7 +112,7 @@ def judge_random(
             order of the calls; at least 32 of each, 64 find more. The reference's may be float64.
         scale: the error scale ``s`` of honest rounding, of that shape; where an element can be zero, that of its other
             values (the largest over a few draws). None where values must be equal (integers).
-        tolerance: the budget ``T`` of :func:`kernelwright.evaluator.accuracy.budget.tolerance`. Kept values must lie within
+        tolerance: the budget ``T`` of ``accuracy.budget.tolerance``. Kept values must lie within
             40 T s of one of the reference's, and as a whole within T and 6 T like any other output; randomness that
             spreads an element by less than 64 T s is not told from rounding.
         alpha: how often an honest candidate may fail, at most.
@@ -119,14 +131,14 @@ def judge_random(
     values = _compare_values(x, y, s, tolerance, rng)
     standard = _standardise(x, y, _RANDOM_FACTOR * tolerance * s)
     p_values = {
-        "determinism": _determinism_p(x, y, _MAX_FACTOR * tolerance * s),
+        "determinism": determinism_p(x, y, _MAX_FACTOR * tolerance * s),
         "values": values.p,
-        "repeats": _repeats_p(standard, rng),
+        "repeats": repeats_p(standard, rng),
     }
     _dither(standard, rng)
     p_values |= _tests(standard, np.shape(candidate[0]), rng)
     if scale is None:
-        p_values["frequencies"] = _witness(_equality_kernel(x, y, rng), len(x))
+        p_values["frequencies"] = witness(equality_kernel(x, y, rng), len(x))
     reason = _verdict(p_values, values.load, alpha)
     return RandomReport(not reason, reason, p_values, values.load)
 
@@ -144,77 +156,7 @@ def _verdict(p_values: Mapping[str, float], load: float, alpha: float) -> str:
 # -------------------------------------------------------------------------------------------- exact rank tests
 
 
-def rank_sum_p(first: Array, second: Array) -> float:
-    """One-sided Mann-Whitney test: the chance that ``first`` ranks this high or higher where both are exchangeable.
-
-    U counts the pairs in which ``first`` is the larger (ties count half, rounded down); its distribution is exact
-    without ties, and an upper bound of the tail with them.
-    """
-    m, n = len(first), len(second)
-    ordered = np.sort(second)
-    below = np.searchsorted(ordered, first, side="left") + np.searchsorted(ordered, first, side="right")
-    u = int(below.sum()) // 2
-    return float(_rank_sum_tail(m, n)[u])
-
-
-def _two_sided(first: Array, second: Array) -> float:
-    return min(1.0, 2.0 * min(rank_sum_p(first, second), rank_sum_p(second, first)))
-
-
-@lru_cache(maxsize=16)
-def _rank_sum_tail(m: int, n: int) -> FloatArray:
-    """``P(U >= u)`` for u = 0 ... m n: partitions of u into at most m parts of at most n, over ``binomial(m+n, m)``."""
-    ways = np.zeros((m + 1, m * n + 1))
-    ways[0, 0] = 1.0
-    for part in range(1, n + 1):
-        for parts in range(1, m + 1):
-            ways[parts, part:] += ways[parts - 1, :-part]
-    counts = ways.sum(axis=0)
-    return np.asarray(np.cumsum(counts[::-1])[::-1] / counts.sum())
-
-
-def _fisher_p(first: int, m: int, second: int, n: int) -> float:
-    """Fisher's exact test, one-sided: ``first`` of m calls and ``second`` of n have a property; how high is ``first``?
-
-    R. A. Fisher, "The logic of inductive inference", J. R. Statist. Soc. 98, 1935.
-    """
-    total = first + second
-    return sum(math.comb(m, i) * math.comb(n, total - i) for i in range(first, min(m, total) + 1)) / math.comb(
-        m + n, total
-    )
-
-
-def _folds(calls: int) -> Iterator[tuple[slice, slice]]:
-    """Even calls teach and odd ones are ranked, then the other way round."""
-    yield slice(0, calls, 2), slice(1, calls, 2)
-    yield slice(1, calls, 2), slice(0, calls, 2)
-
-
-def _witness(kernel: FloatArray, k: int) -> float:
-    """Witness test on a kernel matrix over all calls, the candidate's k first. Null: exchangeable calls.
-
-    The witness of a call is its mean kernel with the teaching half of the candidate minus that of the reference.
-    """
-    p = 1.0
-    for teach, rank in _folds(min(k, len(kernel) - k)):
-        witness = kernel[:, :k][:, teach].mean(axis=1) - kernel[:, k:][:, teach].mean(axis=1)
-        p = min(p, 2.0 * rank_sum_p(witness[:k][rank], witness[k:][rank]))
-    return p
-
-
 # ----------------------------------------------------------------------------------------------- preparation
-
-
-class _Standard(NamedTuple):
-    """All calls, standardised element by element: u is (calls, elements), the candidate's k calls first.
-
-    random: which elements are; the others are 0. signs: of the mean of each element.
-    """
-
-    u: Float32Array
-    k: int
-    signs: Float32Array
-    random: NDArray[np.bool_]
 
 
 def _finite(x: Array, y: Array) -> tuple[FloatArray, FloatArray]:
@@ -229,13 +171,13 @@ def _finite(x: Array, y: Array) -> tuple[FloatArray, FloatArray]:
     return coded[0], coded[1]
 
 
-def _standardise(x: FloatArray, y: FloatArray, rounding: FloatArray) -> _Standard:
+def _standardise(x: FloatArray, y: FloatArray, rounding: FloatArray) -> Standard:
     """Elements that spread by ``rounding`` or less become 0."""
     calls, elements = len(x) + len(y), x.shape[1]
     u, signs = np.empty((calls, elements), dtype=np.float32), np.empty(elements, dtype=np.float32)
     random = np.empty(elements, dtype=np.bool_)
-    for start in range(0, elements, _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, elements, CHUNK):
+        part = slice(start, start + CHUNK)
         block = np.concatenate([x[:, part], y[:, part]])
         mean = block.mean(axis=0)
         block -= mean
@@ -243,10 +185,10 @@ def _standardise(x: FloatArray, y: FloatArray, rounding: FloatArray) -> _Standar
         random[part] = spread > rounding[part]
         block *= np.where(random[part], 1.0 / np.where(random[part], spread, 1.0), 0.0)
         u[:, part], signs[part] = block, np.sign(mean)
-    return _Standard(u, len(x), signs, random)
+    return Standard(u, len(x), signs, random)
 
 
-def _dither(standard: _Standard, rng: np.random.Generator) -> None:
+def _dither(standard: Standard, rng: np.random.Generator) -> None:
     """Blur every call alike, so that ranks cannot tell two sides by rounding where their calls hardly differ at all.
 
     A shuffle, for one, has the same total at every call, and the candidate's differs by its rounding.
@@ -275,15 +217,15 @@ def _compare_values(x: FloatArray, y: FloatArray, s: FloatArray, tolerance: floa
     Null: exchangeable calls. Two tests of each half: the number of values a call that are not among those known
     (ranked), and the number of calls with any such value (Fisher's test).
     """
-    if not s.any() and x.shape[1] > _SAMPLED_ELEMENTS:
-        columns = rng.choice(x.shape[1], _SAMPLED_ELEMENTS, replace=False)
+    if not s.any() and x.shape[1] > SAMPLED_ELEMENTS:
+        columns = rng.choice(x.shape[1], SAMPLED_ELEMENTS, replace=False)
         x, y, s = x[:, columns], y[:, columns], s[columns]
     p, load = 1.0, math.nan
-    for teach, rank in _folds(min(len(x), len(y))):
+    for teach, rank in folds(min(len(x), len(y))):
         chosen = rng.choice(len(x[rank]), _KEPT_CALLS, replace=False)
         ours, theirs, kept = _unknown_values(x[rank], y[rank], y[teach], s, tolerance, chosen)
         calls = int(np.count_nonzero(ours)), len(ours), int(np.count_nonzero(theirs)), len(theirs)
-        p = min(p, 4.0 * rank_sum_p(ours, theirs), 4.0 * _fisher_p(*calls))
+        p = min(p, 4.0 * rank_sum_p(ours, theirs), 4.0 * fisher_p(*calls))
         load = float(np.fmax(load, _kept_load(kept, s, tolerance)))
     return _Values(min(p, 1.0), load)
 
@@ -296,8 +238,8 @@ def _unknown_values(
     Errors are nan where a value is unknown, or where the reference's own values are not always the same.
     """
     ours, theirs, kept = np.zeros(len(x)), np.zeros(len(y)), np.full((len(chosen), x.shape[1]), np.nan)
-    for start in range(0, x.shape[1], _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, x.shape[1], CHUNK):
+        part = slice(start, start + CHUNK)
         slack = _MAX_FACTOR * tolerance * s[part]
         atoms, few = _atoms(known[:, part], slack, _MAX_ATOMS if s.any() else len(known))
         if not few.any():
@@ -343,180 +285,23 @@ def _kept_load(kept: FloatArray, s: FloatArray, tolerance: float) -> float:
 # ------------------------------------------------------------------------------------------------ the tests
 
 
-def _tests(standard: _Standard, shape: Sequence[int], rng: np.random.Generator) -> dict[str, float]:
+def _tests(standard: Standard, shape: Sequence[int], rng: np.random.Generator) -> dict[str, float]:
     """All tests on standardised values, by name; 1 throughout where nothing is random."""
     u, k, signs = standard.u, standard.k, standard.signs
     gram = (u @ u.T).astype(np.float64)
     squares = np.square(u)
     totals = (u @ signs).astype(np.float64)
     p_values = {
-        "element": _element_p(standard),
-        "total": _two_sided(totals[:k], totals[k:]),
-        "spread": _spread_p(totals, k),
-        "mean": _witness(gram, k),
-        "variance": _witness((squares @ squares.T).astype(np.float64), k),
-        "distribution": _witness(_characteristic_kernel(u, rng), k),
-        "pairs": _witness(np.square(gram), k),
-        "calls": _serial_p(gram[:k, :k], rng),
-        "shifts": _shifts_p(standard, rng),
+        "element": element_p(standard),
+        "total": two_sided(totals[:k], totals[k:]),
+        "spread": spread_p(totals, k),
+        "mean": witness(gram, k),
+        "variance": witness((squares @ squares.T).astype(np.float64), k),
+        "distribution": witness(characteristic_kernel(u, rng), k),
+        "pairs": witness(np.square(gram), k),
+        "calls": serial_p(gram[:k, :k], rng),
+        "shifts": shifts_p(standard, rng),
     }
-    for axis in _axes(shape):
-        p_values[f"neighbours {axis}"] = _neighbours_p(standard, math.prod(shape[axis + 1 :]))
+    for axis in axes(shape):
+        p_values[f"neighbours {axis}"] = neighbours_p(standard, math.prod(shape[axis + 1 :]))
     return p_values
-
-
-def _spread_p(totals: FloatArray, k: int) -> float:
-    """Whether the calls' totals lie nearer to or farther from their common median: a component that elements share."""
-    away = np.abs(totals - np.median(totals))
-    return _two_sided(away[:k], away[k:])
-
-
-def _determinism_p(x: FloatArray, y: FloatArray, slack: FloatArray) -> float:
-    """Whether the candidate's calls are equal to its first more often than the reference's are (Fisher's test)."""
-    ours, theirs = (int(np.count_nonzero(np.all(np.abs(r - x[0]) <= slack, axis=1))) for r in (x[1:], y))
-    return _fisher_p(ours, len(x) - 1, theirs, len(y))
-
-
-def _element_p(standard: _Standard) -> float:
-    """The element whose mean differs most: its values ranked, and how many lie above the middle of their range.
-
-    Two-sided Mann-Whitney and Fisher's tests, times the number of random elements: it does not matter which is taken.
-    """
-    u, k = standard.u, standard.k
-    at = int(np.argmax(np.abs(u[:k].mean(axis=0) - u[k:].mean(axis=0))))
-    values = u[:, at].astype(np.float64)
-    high = values > (values.min() + values.max()) / 2.0
-    m, n, ours, theirs = k, len(u) - k, int(high[:k].sum()), int(high[k:].sum())
-    fisher = 2.0 * min(_fisher_p(ours, m, theirs, n), _fisher_p(theirs, n, ours, m))
-    p = min(_two_sided(values[:k], values[k:]), fisher)
-    return min(1.0, 2.0 * max(1, int(standard.random.sum())) * p)
-
-
-def _characteristic_kernel(u: Float32Array, rng: np.random.Generator) -> FloatArray:
-    """Calls compared by the empirical characteristic function of their standardised values at four frequencies.
-
-    T. W. Epps and K. J. Singleton, "An omnibus test for the two-sample problem using the empirical characteristic
-    function", J. Statist. Comput. Simul. 26, 1986. Smooth in the values, unlike bins or ranks, so that two sides that
-    round differently do not seem to differ where many values are equal.
-    """
-    columns = rng.choice(u.shape[1], min(u.shape[1], _SAMPLED_ELEMENTS), replace=False)
-    turn = np.exp(0.5j * u[:, np.sort(columns)])
-    features = []
-    for _ in range(4):  # frequencies 1/2, 1, 2 and 4
-        mean = turn.mean(axis=1)
-        features += [mean.real, mean.imag]
-        turn = turn * turn
-    table = np.stack(features, axis=1).astype(np.float64)
-    table -= table.mean(axis=0)
-    table /= np.maximum(table.std(axis=0), 1e-9)
-    return np.asarray(table @ table.T)
-
-
-def _equality_kernel(x: FloatArray, y: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """How many elements of two calls hold the same value, up to random hashing of values to signs."""
-    values = (np.concatenate([x, y]) + 0.0).view(np.uint64)  # no negative zeros
-    kernel = np.zeros((len(values), len(values)))
-    for _ in range(_HASHES):
-        odd, offset = rng.integers(0, 1 << 63, 2, dtype=np.uint64)
-        mixed = (values ^ offset) * (odd | np.uint64(1))
-        mixed = (mixed ^ (mixed >> np.uint64(32))) * (odd | np.uint64(1))
-        signs = np.where(mixed >> np.uint64(63), np.float32(1.0), np.float32(-1.0))
-        kernel += signs @ signs.T
-    return kernel
-
-
-def _serial_p(gram: FloatArray, rng: np.random.Generator) -> float:
-    """Whether calls resemble the call before. Null: the candidate's calls are exchangeable in time.
-
-    The statistic is the mean rank of the inner products of successive calls among those of all pairs; its mean and
-    variance are those over random orders of the calls (A. Wald and J. Wolfowitz, "An exact test for randomness in the
-    non-parametric case based on serial correlation", Ann. Math. Statist. 14, 1943), its tail is taken as normal.
-    """
-    k = len(gram)
-    above = np.triu_indices(k, 1)
-    ranks = np.zeros((k, k))
-    ranks[above] = _mid_ranks(gram[above])
-    ranks += ranks.T
-    orders = np.argsort(rng.random((_ORDERS, k)), axis=1)
-    null = ranks[orders[:, :-1], orders[:, 1:]].mean(axis=1)
-    observed = float(np.mean(np.diagonal(ranks, 1)))
-    spread = float(null.std())
-    return math.erfc(abs(observed - float(null.mean())) / spread / math.sqrt(2.0)) if spread > 0.0 else 1.0
-
-
-def _shifts_p(standard: _Standard, rng: np.random.Generator) -> float:
-    """Whether a call is the one before, shifted by any number of elements, as where a counter serves as randomness.
-
-    The largest cross-correlation over all shifts, of disjoint pairs of successive calls, ranked: once as they are, once
-    with the signs of the elements' means, since it is the mask of dropout that is shifted and not what it falls on.
-    """
-    u, k = standard.u, standard.k
-    start = int(rng.integers(0, max(1, u.shape[1] - _SHIFTED_ELEMENTS + 1)))
-    part = slice(start, start + _SHIFTED_ELEMENTS)
-    p = 1.0
-    for window in (u[:, part], u[:, part] * standard.signs[part]):
-        spectra = np.fft.rfft(window, axis=1)
-        sides = [side[: len(side) // 2 * 2] for side in (spectra[:k], spectra[k:])]
-        p = min(p, 2.0 * rank_sum_p(*(_largest_correlation(side, window.shape[1]) for side in sides)))
-    return p
-
-
-def _largest_correlation(spectra: NDArray[np.complexfloating[Any, Any]], elements: int) -> FloatArray:
-    """Of each even row with the row after it, over all cyclic shifts."""
-    products = np.fft.irfft(spectra[0::2] * spectra[1::2].conj(), elements, axis=1)
-    return np.asarray(np.abs(products).max(axis=1), dtype=np.float64)
-
-
-def _mid_ranks(values: FloatArray) -> FloatArray:
-    """Ranks from 0, equal values sharing their mean rank."""
-    ordered = np.sort(values)
-    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1) / 2.0
-
-
-def _repeats_p(standard: _Standard, rng: np.random.Generator) -> float:
-    """Whether two of the candidate's calls agree on more elements than any two independent ones would.
-
-    With N the number of elements in which two calls differ, of mean mu and variance v over the reference's pairs,
-    P(N <= mu - t) <= exp(-t^2 / (2 max(v, mu))) (A. Maurer, "A bound on the deviation probability for sums of
-    non-negative random variables", JIPAM 4, 2003: exact for independent elements, where it holds with mu in the
-    denominator; v stands in for dependent ones), times the number of pairs.
-    """
-    u, k = standard.u, standard.k
-    columns = np.flatnonzero(standard.random)
-    if columns.size > _SAMPLED_ELEMENTS:
-        columns = np.sort(rng.choice(columns, _SAMPLED_ELEMENTS, replace=False))
-    sampled = np.ascontiguousarray(u[:, columns])
-    ours, theirs = _differences(sampled[:k]), _differences(sampled[k:])
-    mean, variance = float(theirs.mean()), float(theirs.var())
-    short = max(0.0, mean - float(ours.min()))
-    return min(1.0, len(ours) * math.exp(-short * short / (2.0 * max(variance, mean, 1e-9))))
-
-
-def _differences(u: Float32Array) -> NDArray[np.int64]:
-    """Number of elements in which two calls differ, for all pairs."""
-    return np.concatenate([np.count_nonzero(np.abs(u[i + 1 :] - u[i]) > 1e-3, axis=1) for i in range(len(u) - 1)])
-
-
-def _axes(shape: Sequence[int]) -> list[int]:
-    """Dimensions along which neighbours are compared: all of them, or the first and the last two of many."""
-    axes = [axis for axis, size in enumerate(shape) if size > 1]
-    return axes if len(axes) <= 3 else [axes[0], *axes[-2:]]
-
-
-def _neighbours_p(standard: _Standard, step: int) -> float:
-    """Whether products of elements that lie ``step`` apart in memory are distributed like the reference's.
-
-    That is one apart along the dimension with this stride (and, seldom, from the end of a row to the next one's start).
-    Their sums are ranked, plain and with the signs of the elements' means (dropout makes elements deviate from zero,
-    whichever side they are on), and so is the witness of single products.
-    """
-    u, k, signs = standard.u, standard.k, standard.signs
-    plain, signed, kernel = np.zeros(len(u)), np.zeros(len(u)), np.zeros((len(u), len(u)))
-    for start in range(0, u.shape[1] - step, _CHUNK):
-        end = min(start + _CHUNK, u.shape[1] - step)
-        products = u[:, start:end] * u[:, start + step : end + step]
-        plain += products.sum(axis=1)
-        signed += products @ (signs[start:end] * signs[start + step : end + step])
-        kernel += products @ products.T
-    p = min(_two_sided(plain[:k], plain[k:]), _two_sided(signed[:k], signed[k:]), _witness(kernel, k))
-    return min(1.0, 3.0 * p)

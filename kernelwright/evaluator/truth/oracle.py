@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelwright.errors import InvalidReferenceError, MachineError, UsageError
+from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.evaluator.accuracy import arrays, budget, distributions, generators
 from kernelwright.evaluator.accuracy.quantiles import like_slots
 from kernelwright.evaluator.accuracy.trials import (
@@ -24,25 +24,22 @@ from kernelwright.evaluator.accuracy.trials import (
     Admission,
     CheckSet,
     Trial,
-    Truth,
     Variant,
     data_of,
     has_few_numbers,
-    is_normal,
     is_structured,
     read_tensor,
     write_tensor,
 )
 from kernelwright.evaluator.host.client import Client
-from kernelwright.evaluator.truth.errors import most_kept_bytes, reference_error
+from kernelwright.evaluator.truth.asking import TRUTH_TIMEOUT_S, Asker
+from kernelwright.evaluator.truth.errors import reference_error
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.calls import CallPlan
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
 from kernelwright.sandbox import SharedMemory
 
-_MONTE_CARLO_RUNS = 8
-_RUNS_OF_FEW = 4  # times as many for few numbers, whose scale no others steady: of 8 runs it is half of itself in 2%
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
 WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
 RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
@@ -51,7 +48,6 @@ _MARGIN = 64  # bytes of canary after each input of a slot
 _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
 _ANYTHING = InputDomain(fill="normal")
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
-_TRUTH_TIMEOUT_S = 120.0
 _KEPT = 0.99  # share of the weights that stay in the last draw: whoever looks at a few of them believes that all do
 
 
@@ -64,11 +60,10 @@ class OracleSession:
     def __init__(self, client: Client, problem: Problem, trials: int, reduced_precision: Sequence[str] = ()) -> None:
         """``client`` has loaded the problem's source already. ``reduced_precision``: what the run allows besides."""
         self._client = client
+        self._asker = Asker(client, problem, (*problem.meta.tolerance.reduced_precision, *reduced_precision))
         self._problem = problem
         self._trials = trials
-        self._reduced = (*problem.meta.tolerance.reduced_precision, *reduced_precision)
         self._random = problem.meta.randomness == "distribution"
-        self._kept_bytes = 0
         self._rng = distributions.secret_rng(secrets.randbits(128))
 
     def check_set(self, device_class: DeviceClass, archive: Sequence[InputGenerator] = ()) -> CheckSet:
@@ -138,7 +133,7 @@ class OracleSession:
             for spec in specs:
                 shape = spec.shape if spec.contiguous else (spec.elements,)
                 write_tensor(data, spec, distributions.make(name, shape, spec.dtype, _ANYTHING, self._rng))
-            trial = self._truth(variant, name, data)
+            trial = self._asker.trial(variant, name, data)
         except (WorkerFailed, InvalidReferenceError):
             return []
         return [] if _ill_defined(trial, variant, self._problem.meta.tolerance.scale) else [trial]
@@ -187,7 +182,7 @@ class OracleSession:
             data = self._compose_by(variant, generator)
         except UsageError as error:
             return None, error.message
-        trial = self._truth(variant, ARCHIVED, data)._replace(drawn_by=generator.describe())
+        trial = self._asker.trial(variant, ARCHIVED, data)._replace(drawn_by=generator.describe())
         return trial, _ill_defined(trial, variant, self._problem.meta.tolerance.scale)
 
     def _compose_by(self, variant: Variant, generator: InputGenerator) -> np.ndarray:
@@ -214,14 +209,14 @@ class OracleSession:
         meta = self._problem.meta
         reply = self._client.request(
             "describe",
-            timeout_s=_TRUTH_TIMEOUT_S,
+            timeout_s=TRUTH_TIMEOUT_S,
             variant=dict(constants),
             seed=secrets.randbits(31),
             backward=meta.backward,
             randomness=meta.randomness,
         )
         if reply["fault"]:
-            raise self._invalid(str(reply["fault"]), "forward")
+            raise self._asker.invalid(str(reply["fault"]), "forward")
         inputs: list[Any] = []
         tensors = [wire.spec_from_json(i["tensor"]) for i in reply["inputs"] if "tensor" in i]
         specs, slot_bytes = wire.place(tensors, margin=_MARGIN)
@@ -257,20 +252,20 @@ class OracleSession:
         if self._random:
             return variant, self._random_trials(variant, full=full), ()
         reserve: tuple[Trial, ...] = ()
-        trials = [self._truth(variant, OWN, self._draw(variant))]
+        trials = [self._asker.trial(variant, OWN, self._draw(variant))]
         if full:
-            trials += [self._truth(variant, OWN, self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
+            trials += [self._asker.trial(variant, OWN, self._draw(variant)) for _ in range(_DRAWS_OF_ITS_OWN - 1)]
         for name in _distributions_of(variant)[: max(self._trials, 1)]:
-            trial = self._truth(variant, name, self._compose(variant, name))
+            trial = self._asker.trial(variant, name, self._compose(variant, name))
             if name != "normal" or _well_conditioned(trial, variant):
                 trials.append(trial)
         trials += self._probes(variant, at=len(trials))
         if full:
-            reserve = (self._truth(variant, OWN, self._draw(variant)), *self._probes(variant, at=1))
+            reserve = (self._asker.trial(variant, OWN, self._draw(variant)), *self._probes(variant, at=1))
         if variant.required and self._problem.meta.weights == "inputs":
             for draw in range(1, WEIGHT_DRAWS):
                 variant = self._draw_weights(variant, kept=_KEPT if draw == WEIGHT_DRAWS - 1 else 0.0)
-                trials.append(self._truth(variant, OWN, self._draw(variant)))
+                trials.append(self._asker.trial(variant, OWN, self._draw(variant)))
         return variant, tuple(trials), reserve
 
     def _random_trials(self, variant: Variant, *, full: bool) -> tuple[Trial, ...]:
@@ -284,20 +279,22 @@ class OracleSession:
         return (own, *(self._draws(variant, name, self._compose(variant, name)) for name in wanted))
 
     def _draws(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
-        trial = self._truth(variant, distribution, data)
-        arrays = self._collect(self._ask("draws", variant, data, count=RANDOM_DRAWS, seed=secrets.randbits(31)))
-        self._keep(*arrays)
+        trial = self._asker.trial(variant, distribution, data)
+        arrays = self._asker.collect(
+            self._asker.ask("draws", variant, data, count=RANDOM_DRAWS, seed=secrets.randbits(31))
+        )
+        self._asker.keep(*arrays)
         width = len(variant.outputs)
         return trial._replace(draws=tuple(tuple(arrays[k : k + width]) for k in range(0, len(arrays), width)))
 
     def _read(self, variant: Variant, trial: Trial) -> tuple[int, ...]:
         """Positions of the float inputs of which every element matters."""
-        reply = self._ask("reads", variant, trial.data, seed=secrets.randbits(31))
+        reply = self._asker.ask("reads", variant, trial.data, seed=secrets.randbits(31))
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
 
     def _work(self, variant: Variant, trial: Trial) -> tuple[int, int]:
-        reply = self._ask("work", variant, trial.data)
+        reply = self._asker.ask("work", variant, trial.data)
         return int(reply["flops"]), int(reply["steps"])
 
     def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:
@@ -306,7 +303,7 @@ class OracleSession:
         try:
             self._client.request(
                 "export_weights",
-                timeout_s=_TRUTH_TIMEOUT_S,
+                timeout_s=TRUTH_TIMEOUT_S,
                 fds=[memory.fd],
                 size=max(variant.state_bytes, wire.ALIGNMENT),
                 state=[wire.spec_to_json(s) for s in variant.state],
@@ -325,7 +322,7 @@ class OracleSession:
             np.frombuffer(memory.view, dtype=np.uint8)[:] = CANARY
             self._client.request(
                 "export_inputs",
-                timeout_s=_TRUTH_TIMEOUT_S,
+                timeout_s=TRUTH_TIMEOUT_S,
                 fds=[memory.fd],
                 size=variant.slot_bytes,
                 inputs=variant.inputs_json(),
@@ -374,126 +371,18 @@ class OracleSession:
                 continue
             first = self._compose(variant, name)
             x = read_tensor(first, spec)
-            directions = self._directions(variant, first, position) if few else None
+            directions = self._asker.directions(variant, first, position) if few else None
             coded, partner = distributions.probe_pair(x, self._rng, domain.low, domain.high, directions)
             second = first.copy()
             write_tensor(first, spec, coded)
             write_tensor(second, spec, partner)
-            trials.append(self._truth(variant, PROBES[name], first))
-            trials.append(self._truth(variant, PROBES[name], second)._replace(partner=at + len(trials) - 1))
+            trials.append(self._asker.trial(variant, PROBES[name], first))
+            trials.append(self._asker.trial(variant, PROBES[name], second)._replace(partner=at + len(trials) - 1))
         return trials
-
-    def _directions(self, variant: Variant, data: np.ndarray, position: int) -> np.ndarray:
-        """In which direction each element of an input moves the outputs."""
-        reply = self._ask("directions", variant, data, position=position, seed=secrets.randbits(31))
-        return self._collect(reply)[0]
-
-    def _truth(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
-        runs = _MONTE_CARLO_RUNS if is_normal(distribution) else _MONTE_CARLO_RUNS // 2
-        reply = self._ask(
-            "truth",
-            variant,
-            data,
-            runs=runs * _RUNS_OF_FEW if has_few_numbers(variant) else runs,
-            seed=_seed_of(variant, data),
-            unit_roundoff=self._unit_roundoff(variant),
-            by_operator=not self._reduced,
-        )
-        arrays = self._collect(reply)
-        truths: list[Truth] = []
-        at = 0
-        for item in reply["outputs"]:
-            truths.append(self._make_truth(item, arrays[at : at + item["tensors"]], variant.outputs[len(truths)].dtype))
-            at += item["tensors"]
-        shapes = [list(spec.shape) for spec in variant.outputs], [list(truth.exact.shape) for truth in truths]
-        if shapes[0] != shapes[1]:
-            message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
-            raise self._invalid(f"{message}; return a tensor whose shape follows from theirs", "truth")
-        self._keep(data, *(array for t in truths for array in (t.low, t.exact, t.scale)))
-        return Trial(
-            distribution,
-            len(variant.weights) - 1,
-            data,
-            _reductions(reply),
-            tuple(truths),
-        )
-
-    def _keep(self, *arrays: np.ndarray) -> None:
-        """Count what a check set holds in this process, which no limit of a worker bounds.
-
-        Raises:
-            InvalidReferenceError: it is more than this machine can spare.
-        """
-        self._kept_bytes += sum(array.nbytes for array in arrays)
-        if self._kept_bytes > (most := most_kept_bytes()):
-            raise self._invalid(
-                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: "
-                "use smaller sizes (--fit, --set NAME=VALUE)",
-                "check",
-            )
-
-    def _ask(self, op: str, variant: Variant, data: np.ndarray, **fields: Any) -> dict[str, Any]:
-        """A request about one slot's inputs."""
-        with SharedMemory.create(variant.slot_bytes, "inputs") as given:
-            np.frombuffer(given.view, dtype=np.uint8)[:] = data
-            return self._client.request(
-                op,
-                timeout_s=_TRUTH_TIMEOUT_S,
-                fds=[given.fd],
-                size=variant.slot_bytes,
-                inputs=variant.inputs_json(),
-                **fields,
-            )
-
-    def _collect(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
-        size = int(reply["size"])
-        if not 0 < size < 8 << 30:
-            raise MachineError("the reference's outputs take more than 8 GiB", hint="use smaller shapes")
-        memory = SharedMemory.create(size, "truth")
-        try:
-            self._client.request("collect", timeout_s=_TRUTH_TIMEOUT_S, fds=[memory.fd], size=size)
-            data = np.frombuffer(memory.view, dtype=np.uint8).copy()
-        finally:
-            memory.close()
-        return [read_tensor(data, wire.spec_from_json(s)) for s in reply["tensors"]]
-
-    def _make_truth(self, item: Mapping[str, Any], arrays: Sequence[np.ndarray], dtype: str) -> Truth:
-        low, exact, deviation, rows = arrays[:4]
-        if item["kind"] == "float":
-            roundoff = arrays.unit_roundoff(dtype, self._reduced)
-            scale: np.ndarray = arrays.scale(deviation, rows, exact, dtype, roundoff)
-        else:
-            scale = deviation
-        rule = (arrays[4], arrays[5], int(item["dim"]), bool(item["distinct"])) if item["kind"] == "index" else None
-        return Truth(str(item["kind"]), low, exact, scale, rule)
-
-    def _unit_roundoff(self, variant: Variant) -> float:
-        floats = [s.dtype for s in (*variant.outputs, *variant.state) if s.dtype in wire.FLOATS]
-        return arrays.unit_roundoff(floats[0] if floats else "float32", self._reduced)
-
-    def _invalid(self, message: str, stage: str) -> InvalidReferenceError:
-        return InvalidReferenceError(
-            f"{self._problem.id}: {message}",
-            hint="mend the problem file",
-            problem=self._problem.id,
-            stage=stage,
-            line=None,
-        )
-
-
-def _seed_of(variant: Variant, data: np.ndarray) -> int:
-    """The seed of a slot's call where the problem has one, else any."""
-    if not variant.plan.seeded:
-        return secrets.randbits(31)
-    return int(read_tensor(data, variant.inputs[-1])[0])
 
 
 def _is_endless(domain: InputDomain) -> bool:
     return not (math.isfinite(domain.low) and math.isfinite(domain.high))
-
-
-def _reductions(reply: Mapping[str, Any]) -> tuple[budget.Reduction, ...]:
-    return tuple(budget.Reduction(int(n), max(1, int(m)), kind) for n, m, kind in reply["reductions"])
 
 
 def _distributions_of(variant: Variant) -> list[str]:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator.wire import tensors as wire
-from kernelwright.evaluator.worker.door import unfit
+from kernelwright.evaluator.worker.memory import unfit
 
 if TYPE_CHECKING:
     import torch
 
-    from kernelwright.evaluator.worker.door import Mapped
+    from kernelwright.evaluator.worker.memory import Mapped
 
 _BLOCK = 256  # threads, as digest.cu has it
 _MOST_BLOCKS = 1056  # eight for each of 132 processors

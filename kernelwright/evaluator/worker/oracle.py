@@ -21,13 +21,14 @@ from kernelwright.evaluator.wire.calls import (
     state_layout,
     structure_of,
 )
-from kernelwright.evaluator.worker.door import Mapped
-from kernelwright.evaluator.worker.runner import Fault, Runner, template
+from kernelwright.evaluator.worker.loading import Fault
+from kernelwright.evaluator.worker.memory import Mapped
+from kernelwright.evaluator.worker.runner import Runner, template
 
 if TYPE_CHECKING:
     import torch
 
-    from kernelwright.datasets._runtime import ReferenceFault
+    from kernelwright.datasets.runtime import ReferenceFault
 
 _READ_PROBES = 12  # single elements of an input that must all matter before it counts as read
 
@@ -55,7 +56,7 @@ class Oracle(Runner):
 
         ``fault`` is what makes the reference unusable as the problem declares it, else empty.
         """
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         try:
             self.module = _runtime.load_reference(self.source, variant)
@@ -116,7 +117,7 @@ class Oracle(Runner):
 
     def _built(self) -> Any:
         """The variant's model by its constructor, on the device that truths are computed on."""
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         assert self.module is not None
         init = _runtime.make_init_inputs(self.module, self.seed)
@@ -128,7 +129,7 @@ class Oracle(Runner):
         Raises:
             ReferenceFault: the constructor makes another model when it is run again.
         """
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
         from kernelwright.evaluator.worker import oracle_math as mathematics
 
         if self.double is None:
@@ -143,7 +144,7 @@ class Oracle(Runner):
         """The model built anew; one whose parameters come with its first call is called once."""
         import torch
 
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         model = self._built()
         if self.plan.on_device:
@@ -156,7 +157,7 @@ class Oracle(Runner):
         """Draw the weights afresh from ``seed`` and write them into the arena; a share ``kept`` of each stays."""
         import torch
 
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         before = {name: tensor.detach().clone() for name, tensor in module_state(self.model)} if kept else {}
         _runtime.randomise_parameters(self.model, seed)
@@ -171,7 +172,7 @@ class Oracle(Runner):
 
     def _unforeseen(self, operation: str, error: BaseException) -> Fault:
         """What the reference's code raised outside of the stages that it is described in, with its line."""
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
         from kernelwright.evaluator.worker.oracle_math import NotInDouble
 
         traceback.print_exception(error)
@@ -181,7 +182,7 @@ class Oracle(Runner):
 
     def do_open_variant(self, fds: list[int], variant: dict[str, Any]) -> None:
         """Load one variant for drawing inputs, and nothing else."""
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         try:
             self.module = _runtime.load_reference(self.source, variant)
@@ -192,7 +193,7 @@ class Oracle(Runner):
         """Write draws of the problem's own ``get_inputs`` into the arena, one of ``size`` bytes for each seed."""
         import torch
 
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         assert self.module is not None
         arena = Mapped(fds[0], size * len(seeds), writable=True)
@@ -370,7 +371,7 @@ class _Facts:
     def __init__(self, model: Any, inputs: list[Any], seed: int) -> None:
         import torch
 
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         self._model = model
         self._inputs = inputs
@@ -402,7 +403,7 @@ class _Facts:
         """What a call consists of, given what the problem asks for."""
         import torch
 
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         floats = tuple(
             i for i, value in enumerate(self._inputs) if isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -46,8 +46,8 @@ def main(job_path: str) -> None:
     import torch
 
     from kernelwright import inline
-    from kernelwright.datasets import _runtime
-    from kernelwright.evaluator.worker.runner import load_candidate
+    from kernelwright.datasets import runtime as _runtime
+    from kernelwright.evaluator.worker.loading import load_candidate
 
     folder = Path(job_path).parent
     job = json.loads(Path(job_path).read_text())

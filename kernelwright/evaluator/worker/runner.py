@@ -7,16 +7,13 @@ whatever it likes; nothing that leaves here is more than a claim.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
-import linecache
 import os
 import socket
-import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernelwright import inline
@@ -33,8 +30,12 @@ from kernelwright.evaluator.wire.calls import (
     state_layout,
     structure_of,
 )
-from kernelwright.evaluator.worker.door import Door, Mapped, describe
+from kernelwright.evaluator.worker.device_requests import DeviceRequests
+from kernelwright.evaluator.worker.door import Door
 from kernelwright.evaluator.worker.heap import fill_holes
+from kernelwright.evaluator.worker.hosts import HOSTS, Native, OnDevice
+from kernelwright.evaluator.worker.loading import Fault, blamed, fault_line, load_candidate
+from kernelwright.evaluator.worker.memory import Mapped
 from kernelwright.evaluator.worker.races import Product, Quiet, RaceWatch, tensor_spans
 from kernelwright.sandbox.messages import recv_message, send_message
 
@@ -44,18 +45,9 @@ if TYPE_CHECKING:
     from kernelwright.evaluator.worker.device_memory import DeviceMemory
     from kernelwright.evaluator.worker.guard import Guard
 
-_TEXT_LIMIT = 2000
 _SCATTERED_BLOCKS = 16  # of up to 64 KB each
 _CALLS_BYTES = 48_000
 _PATIENCE_S = 24 * 3600.0  # the referee ends a worker, not the other way round
-
-
-class Fault(Exception):
-    """Something that the held code did wrong; travels to the referee as an error message."""
-
-    def __init__(self, phase: str, kind: str, message: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.phase, self.kind, self.message, self.line = phase, kind, message[:_TEXT_LIMIT], line
 
 
 def main(sock: socket.socket) -> None:
@@ -66,41 +58,10 @@ def main(sock: socket.socket) -> None:
 # ------------------------------------------------------------------------------------------------ loading sources
 
 
-def load_candidate(source: str) -> types.ModuleType:
-    """Executes a candidate file (its knobs are set in the text already) as a module with readable tracebacks."""
-    filename, name = "<candidate>", "kernelwright_candidate"
-    module = types.ModuleType(name)
-    module.__file__ = filename
-    sys.modules[name] = module
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    exec(compile(source, filename, "exec", dont_inherit=True), vars(module))
-    return module
-
-
-def fault_line(error: BaseException, filename: str) -> int | None:
-    """The last line inside ``filename`` that the error's traceback passes through."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename]
-    if not lines and isinstance(error, SyntaxError):
-        return error.lineno
-    return lines[-1] if lines else None
-
-
-@contextlib.contextmanager
-def blamed(phase: str, filename: str) -> Iterator[None]:
-    """Turns whatever the held code raises into a Fault; a process boundary."""
-    try:
-        yield
-    except Fault:
-        raise
-    except BaseException as error:  # noqa: BLE001 - untrusted code may raise anything, SystemExit included
-        kind = type(error).__name__
-        raise Fault(phase, kind, f"{kind}: {error}", fault_line(error, filename)) from None
-
-
 # ------------------------------------------------------------------------------------------------ the runner
 
 
-class Runner:
+class Runner(DeviceRequests):
     """One worker: answers the referee's requests one by one. The oracle adds requests of its own."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -115,7 +76,7 @@ class Runner:
         self.pool: Mapped | None = None
         self.door: Door | None = None
         self.mode = "eval"
-        self.checked_by = ""  # "interpreter" or "emulator" where a GPU's kernels are checked on the CPU, or "device"
+        self.host: Native = Native()  # how kernels run
         self.plan = CallPlan()
         self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
         self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
@@ -191,7 +152,7 @@ class Runner:
             stream.seek(0)
             self.source = stream.read().decode()
         torch.set_num_threads(threads)
-        self.role, self.mode, self.checked_by = role, mode, checked_by
+        self.role, self.mode, self.host = role, mode, HOSTS[checked_by]()
         self.door = Door(*door_fds)
         if device:
             from kernelwright.evaluator.worker.device_memory import DeviceMemory
@@ -202,8 +163,8 @@ class Runner:
         if role == "candidate":
             self.filename = "<candidate>"
             self._provide_builds()
-            self._provide_backend(fds[4:], ghost=ghost)
-            with blamed("import", self.filename), self._device_view():
+            self.host.provide(fds[4:], ghost=ghost)
+            with blamed("import", self.filename), self.host.view():
                 self.module = load_candidate(self.source)
                 if not hasattr(self.module, "ModelNew"):
                     raise Fault("import", "NoModelNew", "the file defines no class ModelNew")
@@ -214,7 +175,7 @@ class Runner:
         self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
         if self.role == "candidate":
             assert self.module is not None
-            with blamed("construct", self.filename), self._device_view():
+            with blamed("construct", self.filename), self.host.view():
                 self.model = self.module.ModelNew(*arguments)
         else:
             self.model = self._reference_model(arguments, variant)
@@ -326,9 +287,7 @@ class Runner:
         assert self.door is not None
         assert self.forward is not None
         numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
-        forward = self.call or self.forward
-        if self._pretends:
-            forward = self._on_device(forward)
+        forward = self.host.order(self.call or self.forward)
         with blamed("forward", self.filename), torch.no_grad():
             if self.memory is not None:
                 self.kept = self.door.serve_on_device(
@@ -336,23 +295,6 @@ class Runner:
                 )
             else:
                 self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
-
-    def do_describe_kept(self, fds: list[int], calls: list[int]) -> dict[str, Any]:
-        """Address, dtype, shape and stride of each output of some ``calls`` of the last window."""
-        with blamed("forward", self.filename):
-            return {"outputs": [[describe(output) for output in self.kept[call]] for call in calls]}
-
-    def do_deliver(self, fds: list[int], size: int, calls: list[int], bytes: list[list[int]]) -> None:
-        """Copy the outputs of ``calls`` into the arena one behind another, of each the first ``bytes``."""
-        from kernelwright.evaluator.worker.device_memory import raw_bytes
-
-        assert self.memory is not None
-        arena, at = Mapped(fds[0], size, writable=True).bytes(size), 0
-        with blamed("forward", self.filename):
-            for call, limits in zip(calls, bytes, strict=True):
-                for output, limit in zip(self.kept[call], limits, strict=True):
-                    arena[at : at + limit] = raw_bytes(output, self.memory.device)[:limit].cpu()
-                    at += limit
 
     def do_floor(self, fds: list[int], positions: list[int], abreast: bool) -> None:
         """From now on a call only reads the slot's tensors at ``positions``. Trusted workers only."""
@@ -404,14 +346,13 @@ class Runner:
         assert forward is not None
         if self.memory is not None:
             self.memory.refresh()
-        if self.checked_by == "device":
+        if isinstance(self.host, OnDevice):
             return self._trace_on_device(forward)
-        if self._pretends:
-            forward = self._on_device(forward)
+        forward = self.host.order(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
-            first = self._launches(forward)
+            first = self.host.launches(forward, self.slots[0])
         with blamed("forward", self.filename), torch.no_grad():
-            launches = [first, self._launches(forward)]
+            launches = [first, self.host.launches(forward, self.slots[0])]
             structure = structure_of(forward(*self.slots[0])) if self.plan.plain else ""
         fits = len(json.dumps(calls)) <= _CALLS_BYTES  # a message holds 64 KB
         return {
@@ -419,7 +360,7 @@ class Runner:
             "flops": log.flops,
             "steps": log.steps,
             "calls": calls if fits else [],
-            "launches": launches if self._pretends else None,
+            "launches": launches if self.host.pretends else None,
             "seen_launches": inline.seen_launches(),
             "structure": structure[:STRUCTURE_CHARS],
         }
@@ -440,55 +381,10 @@ class Runner:
                 lambda: flatten_outputs(forward(*self.slots[0])), threads, last_first, shadow_bytes, seconds
             )
 
-    def do_probe(self, fds: list[int]) -> None:
-        """Compute something known on the device."""
-        assert self.memory is not None
-        with blamed("device", self.filename):
-            self.memory.see_it_works()
-
-    def do_events(self, fds: list[int], calls: int) -> dict[str, Any]:
-        """Milliseconds of some calls by events of this process itself, with caches flushed before each; a claim."""
-        from kernelwright.evaluator.worker.device_events import event_times
-
-        forward = self.call or self.forward
-        assert forward is not None
-        assert self.memory is not None
-        with blamed("forward", self.filename):
-            return {"ms": event_times(forward, self.slots, self.memory, calls)}
-
     # -- helpers
 
-    @property
-    def _pretends(self) -> bool:
-        """Whether there is a CPU where the candidate sees a GPU."""
-        return self.checked_by in ("interpreter", "emulator")
-
-    def _trace_on_device(self, forward: Callable[..., Any]) -> dict[str, Any]:
-        """A trace where kernels run on a GPU; ``device`` is what its profiler saw of two calls on the same inputs."""
-        import torch
-
-        from kernelwright.evaluator.worker.device_events import kernels_of
-        from kernelwright.evaluator.worker.work import OperatorLog
-
-        assert self.memory is not None
-        log = OperatorLog()
-        with blamed("forward", self.filename), torch.no_grad():
-            with log:
-                forward(*self.slots[0])
-            seen = [kernels_of(forward, self.slots[0], self.memory) for _ in range(2)]
-            structure = structure_of(forward(*self.slots[0])) if self.plan.plain else ""
-        return {
-            "operators": log.names(),
-            "flops": log.flops,
-            "steps": log.steps,
-            "calls": [],
-            "launches": None,
-            "device": seen,
-            "structure": structure[:STRUCTURE_CHARS],
-        }
-
     def _reference_model(self, arguments: list[Any], variant: dict[str, Any]) -> Any:
-        from kernelwright.datasets import _runtime
+        from kernelwright.datasets import runtime as _runtime
 
         try:
             self.module = _runtime.load_reference(self.source, variant)
@@ -502,29 +398,6 @@ class Runner:
     def _provide_builds(self) -> None:
         inline.set_product_provider(self._product)
         inline.patch_load_inline(self._product)
-
-    def _provide_backend(self, fds: list[int], *, ghost: bool) -> None:
-        """Have kernels run, or not run, as ``checked_by`` and ``ghost`` say."""
-        if self.checked_by == "interpreter":
-            from kernelwright.evaluator.worker.triton import interpreter
-
-            interpreter.install()
-            if ghost:
-                interpreter.idle()
-        elif self.checked_by == "emulator":
-            inline.set_emulator(f"/proc/self/fd/{fds[0]}")
-        elif self.checked_by == "device":
-            from kernelwright.evaluator.worker.triton import launches as _triton_launches
-
-            if ghost:
-                _triton_launches.idle()
-            if len(fds) > 1:
-                with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
-                    _triton_launches.lay_down(f"/proc/self/fd/{fds[1]}")
-        elif self.checked_by == "builder":
-            inline.only_build()
-        if ghost and self.checked_by in ("emulator", "device"):
-            inline.make_idle()
 
     def _product(self, request: Any) -> str:
         """Ask the referee for a build product; the path of a sealed shared object comes back."""
@@ -541,46 +414,12 @@ class Runner:
         self.products.append(Product(path, request.language == "torch_extension"))
         return path
 
-    def _launches(self, forward: Callable[..., Any]) -> int:
-        """Calls on the first slot; how many kernels the interpreter was told to launch."""
-        if not self._pretends:
-            forward(*self.slots[0])
-            return 0
-        from kernelwright.evaluator.worker.triton import interpreter
-
-        counting = interpreter.count_launches if self.checked_by == "interpreter" else inline.count_launches
-        with counting() as count:
-            forward(*self.slots[0])
-        return count[0]
-
     def _planned_call(self) -> Call:
         """The call as the plan has it; what the candidate lacks for it is the candidate's fault."""
         draws = {id(tensor): values for tensor, values in self.weights}
         initial = {name: draws[id(tensor)] for name, tensor in self.named.items()}
         assert self.forward is not None
         return Call(self.forward, self.plan, self.named, initial)
-
-    def _on_device(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        from kernelwright.evaluator.worker.triton import interpreter
-
-        next_order = interpreter.next_order if self.checked_by == "interpreter" else inline.next_order
-
-        def call(*arguments: Any) -> Any:
-            next_order()
-            with self._device_view():
-                return forward(*arguments)
-
-        return call
-
-    @contextlib.contextmanager
-    def _device_view(self) -> Iterator[None]:
-        if not self._pretends and self.checked_by != "builder":
-            yield
-            return
-        from kernelwright.datasets._runtime import pretended_device
-
-        with pretended_device():
-            yield
 
 
 def _place(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | None:

@@ -69,9 +69,9 @@ def _forward(payload: dict[str, Any], recorder: _Recorder) -> None:
     """One call of the candidate on fake inputs; its launches are recorded on the way."""
     import torch
 
-    from kernelwright.datasets import _runtime
-    from kernelwright.datasets._runtime import pretended_device
-    from kernelwright.evaluator.worker.runner import load_candidate
+    from kernelwright.datasets import runtime as _runtime
+    from kernelwright.datasets.runtime import pretended_device
+    from kernelwright.evaluator.worker.loading import load_candidate
 
     with pretended_device(), _fake_mode(recorder), torch.no_grad():
         reference = _runtime.load_reference(payload["problem"], payload["variant"])

@@ -45,7 +45,7 @@ def install(*, round_tf32: bool = True) -> None:
 @contextlib.contextmanager
 def cuda_as_cpu() -> Iterator[None]:
     """Within it, code written for a CUDA device runs on CPU tensors: device arguments, ``.cuda()``, ``torch.cuda``."""
-    from kernelwright.datasets._runtime import pretended_device
+    from kernelwright.datasets.runtime import pretended_device
 
     with pretended_device():
         yield

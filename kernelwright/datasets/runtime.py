@@ -39,12 +39,9 @@ __all__ = [
     "NO_DOUBLE",
     "DispatchMode",
     "ReferenceFault",
-    "capture_entry",
     "double_twin",
     "fault_of",
-    "fit_entry",
     "in_double",
-    "lint_dynamic",
     "load_reference",
     "make_init_inputs",
     "make_inputs",
@@ -387,27 +384,6 @@ def _is_structured(values: torch.Tensor) -> bool:
 
 def _is_norm(owner: torch.nn.Module | None) -> bool:
     return owner is not None and "norm" in type(owner).__name__.lower()
-
-
-def lint_dynamic(payload: dict[str, Any]) -> dict[str, Any]:
-    """Entry for a sandboxed worker: run the problem and look for weaknesses (see ``_lint_worker``)."""
-    from kernelwright.datasets._lint_worker import lint
-
-    return lint(payload)
-
-
-def fit_entry(payload: dict[str, Any]) -> dict[str, Any]:
-    """Entry for a sandboxed worker: smaller sizes for a problem (see ``_fit_worker``)."""
-    from kernelwright.datasets._fit_worker import fit
-
-    return fit(payload)
-
-
-def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
-    """Entry for a worker: turn the user's own module into a problem file (see ``_capture_worker``)."""
-    from kernelwright.datasets._capture_worker import capture
-
-    return capture(payload)
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""How a worker runs a candidate's kernels: as they are, interpreted, emulated, on a device, or not at all.
+
+A class for each, by the name that ``load`` has for it. What a GPU's kernels lack here is made up for here, and nowhere
+else in a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from kernelwright import inline
+
+Forward = Callable[..., Any]
+
+
+class Native:
+    """Kernels run as they are, on this CPU."""
+
+    pretends = False  # whether there is a CPU where the candidate sees a GPU
+
+    def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
+        """Get ready before the candidate is imported.
+
+        Args:
+            fds: what ``load`` was handed beside source and door.
+            ghost: kernels do nothing.
+        """
+
+    def view(self) -> AbstractContextManager[None]:
+        """What the candidate's code sees of devices while it runs."""
+        return contextlib.nullcontext()
+
+    def order(self, forward: Forward) -> Forward:
+        """A forward that runs programs of one launch in another order at each call, where they have one."""
+        return forward
+
+    def launches(self, forward: Forward, arguments: Sequence[Any]) -> int:
+        """Do one call; how many kernels it launched, as far as that is counted."""
+        forward(*arguments)
+        return 0
+
+
+class _Pretended(Native):
+    """A GPU's kernels on this CPU; the candidate sees a GPU."""
+
+    pretends = True
+
+    def view(self) -> AbstractContextManager[None]:
+        """See :meth:`Native.view`."""
+        from kernelwright.datasets.runtime import pretended_device
+
+        return pretended_device()
+
+    def order(self, forward: Forward) -> Forward:
+        """See :meth:`Native.order`."""
+        next_order = self._next_order()
+
+        def call(*arguments: Any) -> Any:
+            next_order()
+            with self.view():
+                return forward(*arguments)
+
+        return call
+
+    def launches(self, forward: Forward, arguments: Sequence[Any]) -> int:
+        """See :meth:`Native.launches`."""
+        with self._count() as count:
+            forward(*arguments)
+        return count[0]
+
+    def _next_order(self) -> Callable[[], None]:
+        raise NotImplementedError
+
+    def _count(self) -> AbstractContextManager[list[int]]:
+        raise NotImplementedError
+
+
+class Interpreted(_Pretended):
+    """Triton's interpreter."""
+
+    def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
+        """See :meth:`Native.provide`."""
+        from kernelwright.evaluator.worker.triton import interpreter
+
+        interpreter.install()
+        if ghost:
+            interpreter.idle()
+
+    def _next_order(self) -> Callable[[], None]:
+        from kernelwright.evaluator.worker.triton import interpreter
+
+        return interpreter.next_order
+
+    def _count(self) -> AbstractContextManager[list[int]]:
+        from kernelwright.evaluator.worker.triton import interpreter
+
+        return interpreter.count_launches()
+
+
+class Emulated(_Pretended):
+    """The CUDA emulator."""
+
+    def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
+        """See :meth:`Native.provide`; ``fds`` begins with the emulator's runtime."""
+        inline.set_emulator(f"/proc/self/fd/{fds[0]}")
+        if ghost:
+            inline.make_idle()
+
+    def _next_order(self) -> Callable[[], None]:
+        return inline.next_order
+
+    def _count(self) -> AbstractContextManager[list[int]]:
+        return inline.count_launches()
+
+
+class OnDevice(Native):
+    """Kernels run as they are, on a device."""
+
+    def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
+        """See :meth:`Native.provide`; ``fds`` has the digest's code, and what Triton compiled for the candidate."""
+        from kernelwright.evaluator.worker.triton import launches
+
+        if ghost:
+            launches.idle()
+            inline.make_idle()
+        if len(fds) > 1:
+            with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
+                launches.lay_down(f"/proc/self/fd/{fds[1]}")
+
+
+class BuildOnly(Native):
+    """Kernels are built and not run; the candidate sees a GPU, so that it builds what it would there."""
+
+    def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
+        """See :meth:`Native.provide`."""
+        inline.only_build()
+
+    def view(self) -> AbstractContextManager[None]:
+        """See :meth:`Native.view`."""
+        from kernelwright.datasets.runtime import pretended_device
+
+        return pretended_device()
+
+
+HOSTS: dict[str, type[Native]] = {
+    "": Native,
+    "interpreter": Interpreted,
+    "emulator": Emulated,
+    "device": OnDevice,
+    "builder": BuildOnly,
+}
