@@ -21,6 +21,7 @@ from pathlib import Path
 from kernelwright import inline
 from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.evaluator.host.environment import environment
+from kernelwright.inline import cuda_toolchain, requests
 from kernelwright.sandbox import Limits, Sandbox, open_sandbox
 
 C_ABI = """#include <cmath>
@@ -83,7 +84,7 @@ def main() -> int:
                     print(f"{name}: {seconds[name][-1]:.2f} s", file=sys.stderr)
     report = {
         "environment": environment(1).model_dump(mode="json"),
-        "compiler of CUDA": inline.cuda_compiler(),
+        "compiler of CUDA": cuda_toolchain.cuda_compiler(),
         "architecture": arguments.architecture,
         "median_s": {name: round(statistics.median(times), 2) for name, times in seconds.items()},
         "seconds": seconds,
@@ -114,7 +115,7 @@ def ways_of(sandbox: Sandbox, folder: Path, architecture: str) -> dict[str, Call
 
     def device_extension(end: str) -> bool:
         sources = ("/in/main.cpp", "/in/kernel.cu")
-        command = inline.extension_command(architecture, (), "ext", sources, "/job/out.so")
+        command = cuda_toolchain.extension_command(architecture, (), "ext", sources, "/job/out.so")
         return run(command, {"main.cpp": HOST, "kernel.cu": LAUNCHER}, end)
 
     return {
@@ -122,7 +123,7 @@ def ways_of(sandbox: Sandbox, folder: Path, architecture: str) -> dict[str, Call
         "inline.cuda": serve("cuda", "scaled", KERNEL),
         "load_inline, C++": serve("torch_extension", "ext", EXTENSION),
         "load_inline, C++, all headers": extension,
-        "load_inline, CUDA": serve("torch_cuda_extension", "ext", inline.extension_source_of(HOST, LAUNCHER)),
+        "load_inline, CUDA": serve("torch_cuda_extension", "ext", requests.extension_source_of(HOST, LAUNCHER)),
         "load_inline, CUDA, all headers": device_extension,
     }
 

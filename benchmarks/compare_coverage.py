@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from kernelwright.campaign import Measured, paired_means
+from kernelwright.campaign.paired import Measured, paired_means
 
 TRIALS, TRUTH, SPREAD, NOISE = 300, 0.1, 0.3, 0.02
 EFFECTS = {

@@ -30,24 +30,17 @@ from typing import Any
 
 import optuna
 
-from kernelwright.campaign import Measured, paired_means
+from kernelwright.campaign.paired import Measured, paired_means
 from kernelwright.cli._rl_train import QUICK
 from kernelwright.config import Settings
 from kernelwright.evaluator import environment
-from kernelwright.rl import (
-    HELD_OUT,
-    TRAINING,
-    HeldOut,
-    LocalScorer,
-    ScheduleProblem,
-    Twins,
-    captured_all,
-    curve_svg,
-    held_out,
-    read_lines,
-    smoothed_rewards,
-)
+from kernelwright.rl import HELD_OUT, TRAINING, LocalScorer
+from kernelwright.rl._curve import curve_svg
+from kernelwright.rl._held_out import HeldOut, held_out
 from kernelwright.rl._policy_training import schedules_of
+from kernelwright.rl._progress import read_lines
+from kernelwright.rl._schedule_problems import ScheduleProblem, Twins, captured_all
+from kernelwright.rl._training import smoothed_rewards
 from kernelwright.store import Store
 
 ASKED_AT_MOST = 6  # schedules that TPE may ask for a verdict that it has: most are known

@@ -41,20 +41,14 @@ import search_tables as tables
 from langgraph.checkpoint.memory import InMemorySaver
 
 from kernelwright import codegen
-from kernelwright.agents import (
-    OneAtATime,
-    Proposal,
-    StepContext,
-    StepTools,
-    Strategy,
-    Workbench,
-    _offline_coder,
-    build_step,
-    coders,
-    context_of,
-    run_step,
-)
+from kernelwright.agents import StepContext, Workbench
 from kernelwright.agents import _schedule_model as model
+from kernelwright.agents import offline_coder as _offline_coder
+from kernelwright.agents.graph import build_step, run_step
+from kernelwright.agents.nodes import StepTools, context_of
+from kernelwright.agents.registry import coders
+from kernelwright.agents.roles import Proposal
+from kernelwright.agents.strategy import OneAtATime, Strategy
 from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem

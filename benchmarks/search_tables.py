@@ -31,7 +31,7 @@ from unittest import mock
 
 from kernelwright import codegen
 from kernelwright.agents import StepContext, Workbench
-from kernelwright.agents._blueprint import Blueprint, blueprint, inductor_seed
+from kernelwright.agents.blueprint import Blueprint, blueprint, inductor_seed
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import ProblemSession, Referee, environment

@@ -21,8 +21,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kernelwright.agents import MUTATIONS, Mutation, OfflineTester, mutate
-from kernelwright.campaign import right_kernels
+from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
+from kernelwright.agents.tester import OfflineTester
+from kernelwright.campaign.archive import right_kernels
 from kernelwright.config import Settings
 from kernelwright.datasets import load_suite
 from kernelwright.evaluator import Check, ProblemSession, Referee

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from kernelwright.datasets import DEMO_PROBLEMS
+from kernelwright.datasets._suites import DEMO_PROBLEMS
 from kernelwright.store import Store
 
 STORE = Path("demo-output") / "store.db"

@@ -2,210 +2,54 @@
 
 from __future__ import annotations
 
-from kernelwright.agents._blueprint import Blueprint, Schedule, blueprint
-from kernelwright.agents._duplicates import MACHINE_CODE, code_size, find_twin, program_of, surroundings_of
-from kernelwright.agents._graph import StepResult, build_step, import_ahead, open_checkpoints, run_step
-from kernelwright.agents._ledger import Ledger
-from kernelwright.agents._memory import Memory, NoMemory
-from kernelwright.agents._model_roles import (
-    ModelCoder,
-    ModelJudge,
-    ModelRole,
-    ModelTools,
-    SeveralCoders,
-    at_work,
-    reply_schemas,
-    why_no_candidate,
-)
-from kernelwright.agents._moves import MOST_CHOICES
-from kernelwright.agents._mutations import MUTATIONS, Mutation, mutate
-from kernelwright.agents._nodes import (
-    RIVALS,
-    AttemptState,
-    StepState,
-    StepTools,
-    attempts_of,
-    context_of,
-    initial_state,
-)
-from kernelwright.agents._offline_coder import OfflineCoder
-from kernelwright.agents._offline_judge import OfflineJudge
-from kernelwright.agents._policy_coder import PolicyCoder, decode
-from kernelwright.agents._policy_model import CARD, PolicyCard, PolicyModel
-from kernelwright.agents._policy_words import (
-    END,
-    GO,
-    PAD,
-    START,
-    UNKNOWN,
-    describe_problem,
-    read_schedule,
-    schedule_words,
-    word_of,
-)
-from kernelwright.agents._registry import (
-    RoleRegistry,
-    coder_from_spec,
-    coders,
-    judge_from_spec,
-    judges,
-    tester_from_spec,
-    verifier_from_spec,
-)
-from kernelwright.agents._replies import KernelReply, unfenced, whole_kernel
-from kernelwright.agents._roles import (
+from kernelwright.agents.duplicates import MACHINE_CODE
+from kernelwright.agents.model_roles import ModelRole, reply_schemas
+from kernelwright.agents.nodes import RIVALS
+from kernelwright.agents.policy_model import CARD, PolicyCard
+from kernelwright.agents.policy_words import END, word_of
+from kernelwright.agents.registry import coder_from_spec, judge_from_spec, verifier_from_spec
+from kernelwright.agents.roles import (
     Assignment,
     Attempt,
     Coder,
     CoderError,
     Duplicate,
-    Foresees,
     Fruitless,
     Judge,
-    Mode,
-    Proposal,
-    Purpose,
     RoleFailed,
     StepContext,
     Unjudged,
     Workbench,
-    best_attempt,
 )
-from kernelwright.agents._roofline import Peaks, Placement, place
-from kernelwright.agents._scratchpad import (
-    MOST_CHARACTERS,
-    ModelScratchpad,
-    OfflineScratchpad,
-    Scratchpad,
-)
-from kernelwright.agents._static_rank import describe_static, static_score
-from kernelwright.agents._strategy import (
-    EDITED_CHARACTERS,
-    Again,
-    BranchFromBest,
-    OneAtATime,
-    OneLine,
-    Strategy,
-    Trajectories,
-    rounds_without_gain,
-    share_of_roofline,
-)
-from kernelwright.agents._tester import (
-    MOST_GENERATORS,
-    Archive,
-    ModelTester,
-    OfflineTester,
-    Propose,
-    seed_faults,
-)
-from kernelwright.agents._verifier import Forecast, Past, TrackRecord, Verifier, foretold, track_record
+from kernelwright.agents.scratchpad import Scratchpad
+from kernelwright.agents.strategy import Again
+from kernelwright.agents.verifier import TrackRecord, Verifier
 
 __all__ = [
     "CARD",
-    "EDITED_CHARACTERS",
     "END",
-    "GO",
     "MACHINE_CODE",
-    "MOST_CHARACTERS",
-    "MOST_CHOICES",
-    "MOST_GENERATORS",
-    "MUTATIONS",
-    "PAD",
     "RIVALS",
-    "START",
-    "UNKNOWN",
     "Again",
-    "Archive",
     "Assignment",
     "Attempt",
-    "AttemptState",
-    "Blueprint",
-    "BranchFromBest",
     "Coder",
     "CoderError",
     "Duplicate",
-    "Forecast",
-    "Foresees",
     "Fruitless",
     "Judge",
-    "KernelReply",
-    "Ledger",
-    "Memory",
-    "Mode",
-    "ModelCoder",
-    "ModelJudge",
     "ModelRole",
-    "ModelScratchpad",
-    "ModelTester",
-    "ModelTools",
-    "Mutation",
-    "NoMemory",
-    "OfflineCoder",
-    "OfflineJudge",
-    "OfflineScratchpad",
-    "OfflineTester",
-    "OneAtATime",
-    "OneLine",
-    "Past",
-    "Peaks",
-    "Placement",
     "PolicyCard",
-    "PolicyCoder",
-    "PolicyModel",
-    "Proposal",
-    "Propose",
-    "Purpose",
     "RoleFailed",
-    "RoleRegistry",
-    "Schedule",
     "Scratchpad",
-    "SeveralCoders",
     "StepContext",
-    "StepResult",
-    "StepState",
-    "StepTools",
-    "Strategy",
     "TrackRecord",
-    "Trajectories",
     "Unjudged",
     "Verifier",
     "Workbench",
-    "at_work",
-    "attempts_of",
-    "best_attempt",
-    "blueprint",
-    "build_step",
-    "code_size",
     "coder_from_spec",
-    "coders",
-    "context_of",
-    "decode",
-    "describe_problem",
-    "describe_static",
-    "find_twin",
-    "foretold",
-    "import_ahead",
-    "initial_state",
     "judge_from_spec",
-    "judges",
-    "mutate",
-    "open_checkpoints",
-    "place",
-    "program_of",
-    "read_schedule",
     "reply_schemas",
-    "rounds_without_gain",
-    "run_step",
-    "schedule_words",
-    "seed_faults",
-    "share_of_roofline",
-    "static_score",
-    "surroundings_of",
-    "tester_from_spec",
-    "track_record",
-    "unfenced",
     "verifier_from_spec",
-    "whole_kernel",
-    "why_no_candidate",
     "word_of",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kernelwright.agents._roles import Duplicate, Fruitless, Purpose
-from kernelwright.agents._verifier import Forecast, Past
+from kernelwright.agents.roles import Duplicate, Fruitless, Purpose
+from kernelwright.agents.verifier import Forecast, Past
 from kernelwright.records import Advice, Candidate, Evaluation
 
 

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernelwright.agents._blueprint import Schedule
-from kernelwright.agents._roles import Attempt, Duplicate
+from kernelwright.agents.blueprint import Schedule
+from kernelwright.agents.roles import Attempt, Duplicate
 from kernelwright.records import KnobValue
 
 if TYPE_CHECKING:

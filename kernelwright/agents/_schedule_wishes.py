@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kernelwright.agents._blueprint import Blueprint, Schedule, write
-from kernelwright.agents._moves import Effect, ranked_moves
-from kernelwright.agents._roles import Assignment, Attempt
 from kernelwright.agents._roofline import Bound
 from kernelwright.agents._schedule_model import ScheduleModel
+from kernelwright.agents.blueprint import Blueprint, Schedule, write
+from kernelwright.agents.moves import Effect, ranked_moves
+from kernelwright.agents.roles import Assignment, Attempt
 from kernelwright.records import KnobValue
 
 _DRAWS = 64  # schedules that are drawn before one counts as exhausted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.agents._roles import Assignment, CoderError, Proposal, StepContext
+from kernelwright.agents.roles import Assignment, CoderError, Proposal, StepContext
 
 
 def set_knobs(context: StepContext, assignment: Assignment) -> Proposal:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelwright.campaign._campaign import rows_of
-from kernelwright.campaign._paired import Measured
 from kernelwright.campaign._results import RunResult
+from kernelwright.campaign.campaign import rows_of
+from kernelwright.campaign.paired import Measured
 from kernelwright.records import Backend, Speedup, timed_together
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._compare_data import Result, RunData
-from kernelwright.campaign._paired import LEAST_PROBLEMS
+from kernelwright.campaign.paired import LEAST_PROBLEMS
 from kernelwright.records import Environment, RunConfig, Status
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernelwright.campaign._tune_results import CostModelUse
+from kernelwright.campaign.tune_results import CostModelUse
 from kernelwright.evolution import Example, Learned, features_of, learn, static_metrics
 from kernelwright.records import Backend, Candidate, Problem
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._results import CampaignEvent, RunStatus
 from kernelwright.campaign._sessions import OpenReferee, open_local_referee
-from kernelwright.campaign._stopping import DeviceSeconds, StopWatch, stop_on_signals
+from kernelwright.campaign.stopping import DeviceSeconds, StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.errors import StoreError
 from kernelwright.records import RunConfig

@@ -10,32 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import (
     Attempt,
-    AttemptState,
-    BranchFromBest,
     Coder,
     CoderError,
     Judge,
     ModelRole,
-    OfflineJudge,
-    OneAtATime,
     Scratchpad,
     StepContext,
-    StepState,
-    StepTools,
-    Strategy,
-    Trajectories,
     Verifier,
     Workbench,
-    attempts_of,
-    build_step,
-    context_of,
-    describe_static,
-    import_ahead,
+)
+from kernelwright.agents.graph import build_step, import_ahead, run_step
+from kernelwright.agents.nodes import AttemptState, StepState, StepTools, attempts_of, context_of
+from kernelwright.agents.offline_judge import OfflineJudge
+from kernelwright.agents.static_rank import describe_static
+from kernelwright.agents.strategy import (
+    BranchFromBest,
+    OneAtATime,
+    Strategy,
+    Trajectories,
     rounds_without_gain,
-    run_step,
     share_of_roofline,
 )
-from kernelwright.campaign._attempts import (
+from kernelwright.campaign._confirm import choose_winner
+from kernelwright.campaign._lane import Lane, LaneSession
+from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
+from kernelwright.campaign.attempts import (
     Awaiting,
     ProblemFault,
     Stopped,
@@ -43,13 +42,10 @@ from kernelwright.campaign._attempts import (
     note_fault,
     row_of_fault,
 )
-from kernelwright.campaign._confirm import choose_winner
-from kernelwright.campaign._lane import Lane, LaneSession
-from kernelwright.campaign._ledger import StoreLedger
-from kernelwright.campaign._memory import ProblemMemory
-from kernelwright.campaign._results import CampaignEvent, EventKind, RankedKernel, RunResult
-from kernelwright.campaign._searched import languages_of, make_search
-from kernelwright.campaign._stopping import StopWatch
+from kernelwright.campaign.ledger import StoreLedger
+from kernelwright.campaign.memory import ProblemMemory
+from kernelwright.campaign.searched import languages_of, make_search
+from kernelwright.campaign.stopping import StopWatch
 from kernelwright.config import CAPTURED, Settings
 from kernelwright.datasets import LintFinding, LintRecords, lint
 from kernelwright.evaluator import Confirm, Search, Session

@@ -6,25 +6,12 @@ import functools
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kernelwright.agents import (
-    Coder,
-    Judge,
-    Memory,
-    ModelCoder,
-    ModelScratchpad,
-    ModelTester,
-    ModelTools,
-    NoMemory,
-    OfflineScratchpad,
-    Scratchpad,
-    SeveralCoders,
-    Verifier,
-    at_work,
-    coder_from_spec,
-    judge_from_spec,
-    verifier_from_spec,
-)
+from kernelwright.agents import Coder, Judge, Scratchpad, Verifier, coder_from_spec, judge_from_spec, verifier_from_spec
 from kernelwright.agents.llm import ModelClient, Parameters, is_model
+from kernelwright.agents.memory import Memory, NoMemory
+from kernelwright.agents.model_roles import ModelCoder, ModelTools, SeveralCoders, at_work
+from kernelwright.agents.scratchpad import ModelScratchpad, OfflineScratchpad
+from kernelwright.agents.tester import ModelTester
 from kernelwright.campaign._results import CampaignEvent
 from kernelwright.config import Settings
 from kernelwright.evaluator import RefereeLike

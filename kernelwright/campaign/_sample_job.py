@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import Assignment, Coder, CoderError, RoleFailed, StepContext, Workbench
 from kernelwright.agents.llm import AwaitingReply, ModelFault
-from kernelwright.campaign._attempts import Awaiting, ProblemFault, Stopped, attempted, note_fault, row_of_fault
 from kernelwright.campaign._lane import Lane, LaneSession
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import verdict_summary
 from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
 from kernelwright.campaign._sample_results import SamplePlan
-from kernelwright.campaign._stopping import StopWatch
+from kernelwright.campaign.attempts import Awaiting, ProblemFault, Stopped, attempted, note_fault, row_of_fault
+from kernelwright.campaign.stopping import StopWatch
 from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, Problem, RunConfig, sha256_text
 from kernelwright.store import Sample

@@ -8,8 +8,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from kernelwright.campaign._attempts import Awaiting, Stopped
-from kernelwright.campaign._stopping import StopWatch
+from kernelwright.campaign.attempts import Awaiting, Stopped
+from kernelwright.campaign.stopping import StopWatch
 
 _LOOK_S = 0.5  # how often replies and stops are looked for
 REPLY_SUFFIXES = (".reply.json", ".reply.md")

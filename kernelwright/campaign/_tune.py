@@ -11,14 +11,14 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.campaign._campaign import ENDED, problems_of
 from kernelwright.campaign._costs import BASELINE
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._results import CampaignEvent, RunResult, RunStatus
 from kernelwright.campaign._sessions import OpenReferee, open_local_referee
-from kernelwright.campaign._stopping import StopWatch, stop_on_signals
 from kernelwright.campaign._tune_job import TuneJob, tuning_of
-from kernelwright.campaign._tune_results import TunePlan, TuneResult
+from kernelwright.campaign.campaign import ENDED, problems_of
+from kernelwright.campaign.stopping import StopWatch, stop_on_signals
+from kernelwright.campaign.tune_results import TunePlan, TuneResult
 from kernelwright.config import Settings
 from kernelwright.errors import StoreError, UsageError
 from kernelwright.records import Candidate, Problem, RunConfig

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from kernelwright.agents import MACHINE_CODE, RIVALS, Duplicate
 from kernelwright.campaign._costs import BASELINE, Costs, learned_costs
-from kernelwright.campaign._ledger import StoreLedger, duplicates_of
 from kernelwright.campaign._results import CampaignEvent, RunStatus
-from kernelwright.campaign._searched import attempt_of_row
-from kernelwright.campaign._stopping import StopWatch
-from kernelwright.campaign._tune_results import CostModelUse, Outcome, TunedSetting, TunePlan, TuneResult
+from kernelwright.campaign.ledger import StoreLedger, duplicates_of
+from kernelwright.campaign.searched import attempt_of_row
+from kernelwright.campaign.stopping import StopWatch
+from kernelwright.campaign.tune_results import CostModelUse, Outcome, TunedSetting, TunePlan, TuneResult
 from kernelwright.errors import MachineError, MissingToolError, SandboxError
 from kernelwright.evaluator import Confirm, Search
 from kernelwright.evolution import Tuning, in_words

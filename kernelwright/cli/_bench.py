@@ -223,7 +223,8 @@ def list_benches(common: Common) -> None:
     """The benches of the store, newest first."""
     from rich.markup import escape
 
-    from kernelwright.campaign import benches, plan_of
+    from kernelwright.campaign import plan_of
+    from kernelwright.campaign.sampling import benches
 
     settings = common.settings()
     made = table("bench", "run", "status", ">problems", ">samples", ">time", "by")

@@ -14,7 +14,8 @@ from kernelwright.cli._tables import duration, ratio, shorten_ids, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kernelwright.campaign import Comparison, Mean, Side
+    from kernelwright.campaign import Mean
+    from kernelwright.campaign.compare import Comparison, Side
     from kernelwright.records import Interval
 
 

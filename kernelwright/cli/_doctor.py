@@ -125,9 +125,10 @@ def _tools() -> Iterator[Check]:
 
 def _cuda_compiler() -> Iterator[Check]:
     from kernelwright import inline
+    from kernelwright.inline import cuda_toolchain
 
     try:
-        yield Check("CUDA compiler", "ok", inline.cuda_compiler())
+        yield Check("CUDA compiler", "ok", cuda_toolchain.cuda_compiler())
     except inline.BuildError as error:
         yield Check("CUDA compiler", "absent", f"{error.message} (optional, --backend cuda)")
 

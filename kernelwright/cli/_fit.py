@@ -21,7 +21,7 @@ fit_option = click.option("--fit", is_flag=True, help="Halve sizes of problems t
 
 def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
     """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
-    from kernelwright.campaign import fault_of
+    from kernelwright.campaign.attempts import fault_of
     from kernelwright.datasets import fitted
     from kernelwright.sandbox import Limits, open_sandbox
 

@@ -182,7 +182,8 @@ def export(
 def _export_dispatch(
     common: Common, kernels: tuple[str, ...], output: Path, backend: Backend | None, settings: Settings
 ) -> None:
-    from kernelwright.campaign import make_dispatch, write_atomically
+    from kernelwright.campaign import write_atomically
+    from kernelwright.campaign.dispatch import make_dispatch
 
     with common.open_store(settings, readonly=True) as store:
         made = make_dispatch(store, kernels, settings, backend=backend)

@@ -32,7 +32,7 @@ def findings_of_rows(store: Store, rows: Sequence[RunResult], run_id: str, setti
 
     A reference that the referee could not use fails for that, and so does a file that is no problem.
     """
-    from kernelwright.campaign import problems_of
+    from kernelwright.campaign.campaign import problems_of
     from kernelwright.datasets import LintFinding
     from kernelwright.records import Status
 

@@ -34,7 +34,7 @@ def list_moves(
     common: Common, backend: Backend | None, like: str | None, limit: int, suite_dirs: tuple[Path, ...]
 ) -> None:
     """The library: each change, what it gained with a 95% interval, where, and how often it failed."""
-    from kernelwright.campaign import library_of
+    from kernelwright.campaign.memory import library_of
 
     settings = common.settings(suite_dirs=suite_dirs)
     with common.open_store(settings, readonly=True) as store:

@@ -33,7 +33,8 @@ from kernelwright.cli._tables import (
 from kernelwright.errors import InvalidReferenceError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import CampaignResult, Estimate, RoleEstimate, RunResult
+    from kernelwright.campaign import CampaignResult, RunResult
+    from kernelwright.campaign.estimate import Estimate, RoleEstimate
     from kernelwright.cli._lint import Findings
     from kernelwright.config import Settings
     from kernelwright.errors import KernelwrightError
@@ -77,7 +78,7 @@ def choose_problems(
         UsageError: none, or an unknown one, or one that has no such variant; or none has such a constant.
         InvalidReferenceError: no problem is left, since the files named break the contract.
     """
-    from kernelwright.campaign import at_variants
+    from kernelwright.campaign.variants import at_variants
     from kernelwright.datasets import find_problem, load_suite, with_sizes
 
     found: list[Problem] = []
@@ -173,7 +174,7 @@ def optimize(
     run_config(settings, [problem.id for problem in chosen.problems])  # raises for a search that cannot be had
     if dry_run:
         return _show_plan(common, chosen, settings)
-    from kernelwright.campaign import EVERY
+    from kernelwright.campaign.variants import EVERY
 
     with common.open_store(settings) as store, show_progress() as listener:
         campaign = Campaign(settings, store, tell=listener, signals=True)
@@ -213,7 +214,8 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
 def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
     from rich.markup import escape
 
-    from kernelwright.campaign import estimate, languages_of, run_config
+    from kernelwright.campaign import languages_of, run_config
+    from kernelwright.campaign.estimate import estimate
     from kernelwright.datasets import lint_rules
 
     problems = chosen.problems

@@ -15,7 +15,7 @@ from kernelwright.cli._lint import cell, explanations, known_findings, with_rule
 from kernelwright.cli._tables import table
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import ArchiveMade
+    from kernelwright.campaign.archive import ArchiveMade
     from kernelwright.config import Settings
     from kernelwright.datasets import LintFinding, UnreadableProblem
     from kernelwright.records import KnobValue, Problem
@@ -399,7 +399,7 @@ def archive(
 
 
 def _make_archive(problem: Problem, settings: Settings, store: Store) -> ArchiveMade:
-    from kernelwright.campaign import make_archive
+    from kernelwright.campaign.archive import make_archive
 
     return make_archive(problem, settings=settings, store=store, tell=say)
 

@@ -26,7 +26,8 @@ def recipes() -> None:
 @common_options
 def list_recipes(common: Common) -> None:
     """Every recipe that comes with the package."""
-    from kernelwright.campaign import load_recipe, recipe_names
+    from kernelwright.campaign import load_recipe
+    from kernelwright.campaign.recipe import recipe_names
 
     found = [load_recipe(name) for name in recipe_names()]
     made = table("recipe", "what it does", "after")

@@ -84,7 +84,7 @@ def train(
     choose schedules of the code generator; DIR/policy is then a Coder: --coder policy:DIR/policy. Training ends after a
     step on Ctrl-C, and goes on with --resume DIR.
     """
-    from kernelwright.campaign import StopWatch, stop_on_signals
+    from kernelwright.campaign.stopping import StopWatch, stop_on_signals
     from kernelwright.rl import TrainPlan, begin, run_training
 
     if (output is None) == (resume is None):

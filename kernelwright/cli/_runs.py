@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kernelwright.agents import TrackRecord
-    from kernelwright.campaign import Elite, SearchView
+    from kernelwright.campaign import Elite
+    from kernelwright.campaign.searched import SearchView
     from kernelwright.records import RunConfig
     from kernelwright.store import RequestCount, RunCosts, RunRow, Store
 
@@ -93,7 +94,8 @@ def show(common: Common, run_id: str) -> None:
     """One run with its problems. RUN is an id, its beginning, or 'last'."""
     from rich.markup import escape
 
-    from kernelwright.campaign import duplicates_of, languages_of, rows_of, verifier_record
+    from kernelwright.campaign import languages_of, rows_of
+    from kernelwright.campaign.ledger import duplicates_of, verifier_record
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -268,7 +270,7 @@ def _requests_table(counts: Sequence[RequestCount]) -> Table:
 @common_options
 def rounds(common: Common, run_id: str) -> None:
     """How good the best kernels of a run were after each round."""
-    from kernelwright.campaign import rounds_of
+    from kernelwright.campaign.rounds import rounds_of
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -300,7 +302,8 @@ def rounds(common: Common, run_id: str) -> None:
 @common_options
 def record(common: Common, run_id: str, output: Path) -> None:
     """Write the replies that a run used to a file that --coder replay:FILE --judge replay:FILE can replay."""
-    from kernelwright.campaign import record_run, write_atomically
+    from kernelwright.campaign import write_atomically
+    from kernelwright.campaign.recordings import record_run
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:

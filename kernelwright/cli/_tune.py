@@ -17,7 +17,7 @@ from kernelwright.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kernelwright.campaign import CostModelUse, TuneResult
+    from kernelwright.campaign.tune_results import CostModelUse, TuneResult
     from kernelwright.config import Settings
     from kernelwright.records import Candidate, KnobValue, Problem
     from kernelwright.store import RunRow, Store
@@ -71,7 +71,8 @@ def tune(
     CANDIDATE is a file, or the hash (or its first digits) of a kernel in the store. Its own setting is judged first;
     every other one is timed beside the best so far. At the end the best and the default are confirmed together.
     """
-    from kernelwright.campaign import TunePlan, Tuner
+    from kernelwright.campaign import Tuner
+    from kernelwright.campaign.tune_results import TunePlan
 
     settings = common.settings(backend=backend, **flags)
     with common.open_store(settings) as store:
@@ -96,7 +97,8 @@ def _given(
     Raises:
         UsageError: there is no such file or kernel; a file without a problem.
     """
-    from kernelwright.campaign import language_of, read_candidate
+    from kernelwright.campaign import language_of
+    from kernelwright.campaign.api import read_candidate
     from kernelwright.datasets import find_problem
 
     found = find_problem(problem, settings.suite_dirs) if problem else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign import CampaignEvent
-from kernelwright.campaign import optimize as optimize_silently
+from kernelwright.campaign.api import optimize as optimize_silently
 from kernelwright.cli._progress import show_progress
 
 if TYPE_CHECKING:

@@ -13,42 +13,22 @@ if TYPE_CHECKING:
     from kernelwright.datasets._capture import capture_module, problem_from_module
     from kernelwright.datasets._contract import parse_problem
     from kernelwright.datasets._findings import LintFinding
-    from kernelwright.datasets._fit import FIT_ENTRY, Fit, fitted, smaller_sizes
-    from kernelwright.datasets._hub import HUB_REPOSITORY, Fetched, fetch_kernelbench
-    from kernelwright.datasets._lint import (
-        LINT_ENTRY,
-        lint,
-        lint_findings,
-        lint_payload,
-        lint_rules,
-        lint_static,
-        lint_summary,
-    )
+    from kernelwright.datasets._fit import fitted, smaller_sizes
+    from kernelwright.datasets._hub import HUB_REPOSITORY, fetch_kernelbench
+    from kernelwright.datasets._lint import lint, lint_rules, lint_static, lint_summary
     from kernelwright.datasets._lint_records import LintRecords
     from kernelwright.datasets._operators import operator_category, operators_of
-    from kernelwright.datasets._sizes import parse_sizes, resized, sizes_in_words, with_sizes
-    from kernelwright.datasets._suites import (
-        DEMO_PROBLEMS,
-        Suite,
-        UnreadableProblem,
-        find_problem,
-        load_suite,
-        suites,
-    )
+    from kernelwright.datasets._sizes import parse_sizes, with_sizes
+    from kernelwright.datasets._suites import Suite, UnreadableProblem, find_problem, load_suite, suites
     from kernelwright.datasets._values import MAX_DIMENSIONS, MAX_OUTPUTS, TENSOR_DTYPES
     from kernelwright.datasets._variants import choose_variant, every_variant, no_variant
     from kernelwright.datasets.loaders import workload_of
 
 __all__ = [
-    "DEMO_PROBLEMS",
-    "FIT_ENTRY",
     "HUB_REPOSITORY",
-    "LINT_ENTRY",
     "MAX_DIMENSIONS",
     "MAX_OUTPUTS",
     "TENSOR_DTYPES",
-    "Fetched",
-    "Fit",
     "LintFinding",
     "LintRecords",
     "Suite",
@@ -60,8 +40,6 @@ __all__ = [
     "find_problem",
     "fitted",
     "lint",
-    "lint_findings",
-    "lint_payload",
     "lint_rules",
     "lint_static",
     "lint_summary",
@@ -72,8 +50,6 @@ __all__ = [
     "parse_problem",
     "parse_sizes",
     "problem_from_module",
-    "resized",
-    "sizes_in_words",
     "smaller_sizes",
     "suites",
     "with_sizes",
@@ -81,26 +57,52 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_capture": ("capture_module", "problem_from_module"),
+    "_capture": (
+        "capture_module",
+        "problem_from_module",
+    ),
     "_contract": ("parse_problem",),
-    "_fit": ("FIT_ENTRY", "Fit", "fitted", "smaller_sizes"),
-    "_hub": ("HUB_REPOSITORY", "Fetched", "fetch_kernelbench"),
+    "_findings": ("LintFinding",),
+    "_fit": (
+        "fitted",
+        "smaller_sizes",
+    ),
+    "_hub": (
+        "HUB_REPOSITORY",
+        "fetch_kernelbench",
+    ),
     "_lint": (
-        "LINT_ENTRY",
-        "LintFinding",
         "lint",
-        "lint_findings",
-        "lint_payload",
         "lint_rules",
         "lint_static",
         "lint_summary",
     ),
     "_lint_records": ("LintRecords",),
-    "_operators": ("operator_category", "operators_of"),
-    "_sizes": ("parse_sizes", "resized", "sizes_in_words", "with_sizes"),
-    "_suites": ("DEMO_PROBLEMS", "Suite", "UnreadableProblem", "find_problem", "load_suite", "suites"),
-    "_values": ("MAX_DIMENSIONS", "MAX_OUTPUTS", "TENSOR_DTYPES"),
-    "_variants": ("choose_variant", "every_variant", "no_variant"),
+    "_operators": (
+        "operator_category",
+        "operators_of",
+    ),
+    "_sizes": (
+        "parse_sizes",
+        "with_sizes",
+    ),
+    "_suites": (
+        "Suite",
+        "UnreadableProblem",
+        "find_problem",
+        "load_suite",
+        "suites",
+    ),
+    "_values": (
+        "MAX_DIMENSIONS",
+        "MAX_OUTPUTS",
+        "TENSOR_DTYPES",
+    ),
+    "_variants": (
+        "choose_variant",
+        "every_variant",
+        "no_variant",
+    ),
     "loaders": ("workload_of",),
 }
 

@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from kernelwright.agents import Attempt, code_size
+from kernelwright.agents import Attempt
+from kernelwright.agents.duplicates import code_size
 from kernelwright.evolution._axes import Axis, Value, describe
 from kernelwright.records import Backend, Candidate, Interval
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelwright.agents import MOST_CHOICES
+from kernelwright.agents.moves import MOST_CHOICES
 from kernelwright.datasets import operators_of
 from kernelwright.evolution._book import Measure, pooled
 from kernelwright.evolution._similarity import closeness

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.agents import EDITED_CHARACTERS, Again, Assignment, Attempt, Duplicate, Fruitless
+from kernelwright.agents import Again, Assignment, Attempt, Duplicate, Fruitless
+from kernelwright.agents.strategy import EDITED_CHARACTERS
 from kernelwright.evolution._archive import Admission
 from kernelwright.evolution._axes import AXES
 from kernelwright.evolution._bandit import ANY, Arm, Bandit

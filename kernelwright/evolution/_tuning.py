@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kernelwright import inline
-from kernelwright.agents import MACHINE_CODE, Attempt, Duplicate, surroundings_of
+from kernelwright.agents import MACHINE_CODE, Attempt, Duplicate
+from kernelwright.agents.duplicates import surroundings_of
 from kernelwright.errors import UsageError
 from kernelwright.evolution._knobs import KnobSearch, KnobSpace, Rank, Sampler, Setting, key_of
 from kernelwright.records import Candidate, KnobValue, Speedup

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernelwright.inline._build import BuildRequest, build
 from kernelwright.inline._library import Library
-from kernelwright.inline._toolchain import cpp as build_and_load
+from kernelwright.inline.requests import BuildRequest, build
+from kernelwright.inline.toolchain import cpp as build_and_load
 
 
 def cpp(

@@ -10,13 +10,13 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelwright.inline._build import BuildRequest, build, only_builds
-from kernelwright.inline._cuda_driver import driver_kernel, idle_on_device
 from kernelwright.inline._declarations import Signature, parse_kernel
-from kernelwright.inline._emulation import emulated_kernel, idle_emulated, is_emulated
 from kernelwright.inline._library import SCALARS, ArgumentError, convert, dtypes_of
-from kernelwright.inline._options import cuda_flags
-from kernelwright.inline._toolchain import BuildError, define_flags
+from kernelwright.inline.cuda_driver import driver_kernel, idle_on_device
+from kernelwright.inline.emulation import emulated_kernel, idle_emulated, is_emulated
+from kernelwright.inline.options import cuda_flags
+from kernelwright.inline.requests import BuildRequest, build, only_builds
+from kernelwright.inline.toolchain import BuildError, define_flags
 
 __all__ = ["CudaKernel", "cuda", "make_idle"]
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from kernelwright.inline._build import BuildRequest, ProductProvider, build, extension_source_of, only_builds
-from kernelwright.inline._emulation import emulated_module, is_emulated
 from kernelwright.inline._library import float_environment_kept
-from kernelwright.inline._options import check_flags, cuda_flags
-from kernelwright.inline._toolchain import BuildError
+from kernelwright.inline.emulation import emulated_module, is_emulated
+from kernelwright.inline.options import check_flags, cuda_flags
+from kernelwright.inline.requests import BuildRequest, ProductProvider, build, extension_source_of, only_builds
+from kernelwright.inline.toolchain import BuildError
 
 __all__ = ["extension_source", "load_inline", "patch_load_inline"]
 
@@ -140,7 +140,7 @@ def patch_load_inline(provider: ProductProvider | None) -> None:
     """
     import torch.utils.cpp_extension as extension
 
-    from kernelwright.inline._build import set_product_provider
+    from kernelwright.inline.requests import set_product_provider
 
     set_product_provider(provider)
     patched: Any = extension

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelwright.inline._cuda_compiler import find_nvrtc, header_folders
+from kernelwright.inline.cuda_toolchain import find_nvrtc, header_folders
 
 # What kernels take from the C library's headers, of which NVRTC has none; the types are those of CUDA's own headers.
 _PRELUDE = b"""

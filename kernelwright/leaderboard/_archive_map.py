@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import Elite, IslandView
+    from kernelwright.campaign import Elite
+    from kernelwright.campaign.searched import IslandView
     from kernelwright.store import Store
 
 STEPS = 10  # of the colour scale

@@ -52,7 +52,7 @@ def kernel_of(completion: str) -> Found:
 
 def _reply(text: str) -> Found | None:
     """The kernel of a JSON object; None where the text is none."""
-    from kernelwright.agents import KernelReply, unfenced
+    from kernelwright.agents.replies import KernelReply, unfenced
 
     bare = unfenced(text).strip()
     if not bare.startswith("{"):
@@ -102,7 +102,7 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _checked(found: Found) -> Found:
-    from kernelwright.agents import why_no_candidate
+    from kernelwright.agents.model_roles import why_no_candidate
 
     if len(found.source) > MOST_SOURCE_CHARACTERS:
         return Found(fault=f"its kernel is longer than {MOST_SOURCE_CHARACTERS:,} characters")

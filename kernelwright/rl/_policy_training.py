@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kernelwright.agents import CARD, END, PolicyCard, PolicyModel, decode, read_schedule, word_of
+from kernelwright.agents import CARD, END, PolicyCard, word_of
+from kernelwright.agents.policy_coder import decode
+from kernelwright.agents.policy_model import PolicyModel
+from kernelwright.agents.policy_words import read_schedule
 from kernelwright.records import KnobValue
 from kernelwright.rl._progress import read_lines, write_lines
 from kernelwright.rl._schedule_problems import Schedule, ScheduleProblem, Twins, mean

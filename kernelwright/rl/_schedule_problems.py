@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kernelwright.agents import Blueprint, StepContext, Workbench, blueprint, describe_problem
+from kernelwright.agents import StepContext, Workbench
+from kernelwright.agents.blueprint import Blueprint, blueprint
+from kernelwright.agents.policy_words import describe_problem
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend, Candidate, KnobValue, Problem
 from kernelwright.rl._scoring import Scorer, ScoreRequest

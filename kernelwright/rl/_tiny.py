@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kernelwright.agents import CARD, END, GO, PAD, START, UNKNOWN, PolicyCard, word_of
+from kernelwright.agents import CARD, END, PolicyCard, word_of
+from kernelwright.agents.policy_words import GO, PAD, START, UNKNOWN
 from kernelwright.errors import MissingToolError
 from kernelwright.records import KnobValue
 

@@ -11,8 +11,8 @@ import corpus
 import pytest
 
 from kernelwright.records import Stage, Status, Verdict
-from kernelwright.rl import Attempt, kernelwright_reward
-from kernelwright.rl.rewards import RIGHT
+from kernelwright.rl import Attempt
+from kernelwright.rl.rewards import RIGHT, kernelwright_reward
 
 # Attacks that only the screen stops, each with the reason why no later stage has to. At most ten. Their answers are
 # right, their kernels slower than the reference, and what they try besides has no effect: with the screen off they pass

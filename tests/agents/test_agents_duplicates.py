@@ -9,7 +9,10 @@ import pytest
 from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, make_evaluation, no_point
 from test_agents_graph import PROBLEM, Dead, Step, dying
 
-from kernelwright.agents import Attempt, Proposal, find_twin, program_of, rounds_without_gain
+from kernelwright.agents import Attempt
+from kernelwright.agents.duplicates import find_twin, program_of
+from kernelwright.agents.roles import Proposal
+from kernelwright.agents.strategy import rounds_without_gain
 from kernelwright.records import Candidate
 
 KERNEL = '''"""A softmax."""

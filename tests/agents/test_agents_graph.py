@@ -12,21 +12,11 @@ import pytest
 from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, ScriptedJudge, make_problem, no_point
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from kernelwright.agents import (
-    Duplicate,
-    Forecast,
-    Fruitless,
-    OneAtATime,
-    Past,
-    RoleFailed,
-    StepTools,
-    Workbench,
-    attempts_of,
-    build_step,
-    initial_state,
-    open_checkpoints,
-    run_step,
-)
+from kernelwright.agents import Duplicate, Fruitless, RoleFailed, Workbench
+from kernelwright.agents.graph import build_step, open_checkpoints, run_step
+from kernelwright.agents.nodes import StepTools, attempts_of, initial_state
+from kernelwright.agents.strategy import OneAtATime
+from kernelwright.agents.verifier import Forecast, Past
 from kernelwright.errors import MachineError, StoreError
 from kernelwright.records import Advice, Candidate, Evaluation, Status
 
@@ -303,7 +293,7 @@ def test_an_evaluation_that_is_in_the_ledger_is_not_repeated(checkpoints):
 
 
 def context_without_history(step: Step):
-    from kernelwright.agents import context_of
+    from kernelwright.agents.nodes import context_of
 
     return context_of(step.tools, initial_state("RUN", PROBLEM.id, 1))
 

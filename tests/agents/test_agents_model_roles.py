@@ -11,18 +11,10 @@ import pytest
 from agents_models import FakePrices, FakeProvider
 from campaign_fakes import make_candidate, make_evaluation, make_problem
 
-from kernelwright.agents import (
-    Assignment,
-    Attempt,
-    ModelCoder,
-    ModelJudge,
-    ModelTools,
-    NoMemory,
-    RoleFailed,
-    StepContext,
-    Workbench,
-)
+from kernelwright.agents import Assignment, Attempt, RoleFailed, StepContext, Workbench
 from kernelwright.agents.llm import Budget, Limits, ModelClient
+from kernelwright.agents.memory import NoMemory
+from kernelwright.agents.model_roles import ModelCoder, ModelJudge, ModelTools
 from kernelwright.prompts import DeviceFacts, KernelView, Task
 from kernelwright.records import Advice, Profile, RunConfig, Status
 from kernelwright.store import Store

@@ -11,21 +11,11 @@ import pytest
 from campaign_fakes import make_evaluation, make_problem
 
 from kernelwright import codegen
-from kernelwright.agents import (
-    Assignment,
-    Attempt,
-    CoderError,
-    Duplicate,
-    OfflineCoder,
-    OfflineJudge,
-    Peaks,
-    StepContext,
-    Workbench,
-    _schedule_wishes,
-    describe_static,
-    place,
-    static_score,
-)
+from kernelwright.agents import Assignment, Attempt, CoderError, Duplicate, StepContext, Workbench, _schedule_wishes
+from kernelwright.agents._roofline import Peaks, place
+from kernelwright.agents.offline_coder import OfflineCoder
+from kernelwright.agents.offline_judge import OfflineJudge
+from kernelwright.agents.static_rank import describe_static, static_score
 from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, KernelResources, Profile, Status
 from kernelwright.sandbox import WorkerFailed

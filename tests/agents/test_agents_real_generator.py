@@ -8,7 +8,10 @@ import pytest
 from campaign_fakes import make_evaluation
 
 from kernelwright import codegen
-from kernelwright.agents import Attempt, CoderError, OfflineCoder, OfflineJudge, Peaks, StepContext, Workbench
+from kernelwright.agents import Attempt, CoderError, StepContext, Workbench
+from kernelwright.agents._roofline import Peaks
+from kernelwright.agents.offline_coder import OfflineCoder
+from kernelwright.agents.offline_judge import OfflineJudge
 from kernelwright.datasets import find_problem
 from kernelwright.records import Status
 

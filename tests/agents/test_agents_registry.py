@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.agents import OfflineCoder, OfflineJudge, RoleRegistry, coder_from_spec, judge_from_spec
+from kernelwright.agents import coder_from_spec, judge_from_spec
+from kernelwright.agents.offline_coder import OfflineCoder
+from kernelwright.agents.offline_judge import OfflineJudge
+from kernelwright.agents.registry import RoleRegistry
 from kernelwright.errors import UsageError
 
 

@@ -8,7 +8,8 @@ import pytest
 from agents_models import FakePrices, FakeProvider, fault
 from campaign_fakes import make_problem
 
-from kernelwright.agents._replies import (
+from kernelwright.agents.llm import Budget, Limits, ModelClient, ModelFault, Place, Reply, Usage
+from kernelwright.agents.replies import (
     Edit,
     EditReply,
     KernelReply,
@@ -20,8 +21,7 @@ from kernelwright.agents._replies import (
     schema_of,
     unfenced,
 )
-from kernelwright.agents._roles import RoleFailed
-from kernelwright.agents.llm import Budget, Limits, ModelClient, ModelFault, Place, Reply, Usage
+from kernelwright.agents.roles import RoleFailed
 from kernelwright.records import RunConfig
 from kernelwright.store import Store
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from campaign_fakes import make_candidate, make_evaluation, make_problem
 
-from kernelwright.agents import Attempt, BranchFromBest, OneAtATime, StepContext, Workbench, rounds_without_gain
+from kernelwright.agents import Attempt, StepContext, Workbench
+from kernelwright.agents.strategy import BranchFromBest, OneAtATime, rounds_without_gain
 from kernelwright.records import Status
 
 PROBLEM = make_problem()

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
+from kernelwright.agents._mutations import MUTATIONS, mutate
+from kernelwright.agents.tester import OfflineTester, seed_faults
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import Confirm, Search
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status

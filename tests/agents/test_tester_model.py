@@ -10,8 +10,10 @@ import pytest
 from agents_models import FakePrices, FakeProvider
 
 from kernelwright import agents
-from kernelwright.agents import ModelTester, ModelTools, RoleFailed
+from kernelwright.agents import RoleFailed
 from kernelwright.agents.llm import Budget, Limits, ModelClient
+from kernelwright.agents.model_roles import ModelTools
+from kernelwright.agents.tester import ModelTester
 from kernelwright.datasets import find_problem
 from kernelwright.prompts import DeviceFacts, Task
 from kernelwright.records import Candidate, InputGenerator, InputPattern, RunConfig, Stage, Status, Verdict

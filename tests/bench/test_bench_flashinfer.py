@@ -8,7 +8,8 @@ import pytest
 import torch
 from campaign_fakes import make_evaluation, make_problem
 
-from kernelwright.bench import load_bench, samples_of_solutions, write_flashinfer
+from kernelwright.bench import load_bench, write_flashinfer
+from kernelwright.bench._imports import samples_of_solutions
 from kernelwright.campaign import SamplePlan, Sampler
 from kernelwright.config import Settings
 from kernelwright.datasets import load_suite

@@ -7,20 +7,9 @@ import json
 
 import pytest
 
-from kernelwright.bench import (
-    Asked,
-    KernelBenchRun,
-    Slot,
-    break_down,
-    html_of,
-    kernelbench_figures,
-    problem_name,
-    read_baseline,
-    read_results,
-    read_run,
-    report_of_claims,
-    write_run,
-)
+from kernelwright.bench import KernelBenchRun, html_of, read_baseline, read_run, report_of_claims, write_run
+from kernelwright.bench._kernelbench import Slot, kernelbench_figures, problem_name, read_results
+from kernelwright.bench._summary import Asked, break_down
 from kernelwright.errors import UsageError
 
 

@@ -10,7 +10,6 @@ from campaign_fakes import ENVIRONMENT, make_evaluation
 
 from kernelwright.bench import (
     KernelBenchRun,
-    Slot,
     baselines_json,
     html_of,
     load_bench,
@@ -18,12 +17,12 @@ from kernelwright.bench import (
     read_baseline,
     read_run,
     report_of,
-    rows_of_bench,
     runs_of_bench,
-    samples_of_run,
     submission_json,
     write_run,
 )
+from kernelwright.bench._exchange import rows_of_bench, samples_of_run
+from kernelwright.bench._kernelbench import Slot
 from kernelwright.campaign import SamplePlan, Sampler
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from kernelwright.bench import Asked, Outcome, break_down, summarise
+from kernelwright.bench._outcomes import Outcome
+from kernelwright.bench._summary import Asked, break_down, summarise
 
 
 def outcome(problem, sample=0, speedup=None, *, correct=True, compiled=True, level=1, **more):

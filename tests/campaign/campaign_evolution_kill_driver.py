@@ -14,8 +14,11 @@ from pathlib import Path
 import campaign_kill_driver as driver
 from campaign_fakes import FakeReferee, ScriptedJudge, make_problem
 
-from kernelwright.agents import Proposal, StepContext, coders, judges
-from kernelwright.campaign import Campaign, duplicates_of, searches_of
+from kernelwright.agents import StepContext
+from kernelwright.agents.registry import coders, judges
+from kernelwright.agents.roles import Proposal
+from kernelwright.campaign import Campaign, searches_of
+from kernelwright.campaign.ledger import duplicates_of
 from kernelwright.config import Settings
 from kernelwright.records import Candidate, sha256_text
 from kernelwright.store import Store

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kernelwright.agents import Proposal, StepContext, coders, judges
-from kernelwright.datasets import LINT_ENTRY
+from kernelwright.agents import StepContext
+from kernelwright.agents.registry import coders, judges
+from kernelwright.agents.roles import Proposal
+from kernelwright.datasets._lint import LINT_ENTRY
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
 from kernelwright.evaluator import Check, Confirm, Search
 from kernelwright.records import (

@@ -17,7 +17,7 @@ import langgraph.checkpoint.sqlite
 import langgraph.graph  # noqa: F401 - paid for once, before any fork
 from campaign_fakes import FakeReferee, ScriptedCoder, ScriptedJudge, make_problem
 
-from kernelwright.agents import coders, judges
+from kernelwright.agents.registry import coders, judges
 from kernelwright.campaign import Campaign, CampaignResult, rows_of
 from kernelwright.config import Settings
 from kernelwright.store import Store

@@ -11,7 +11,8 @@ from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
 import kernelwright
 from kernelwright import agents, campaign
-from kernelwright.campaign import evaluate, load_drop_in, optimize, read_candidate, write_atomically
+from kernelwright.campaign import evaluate, write_atomically
+from kernelwright.campaign.api import load_drop_in, optimize, read_candidate
 from kernelwright.cli import interactive
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError

@@ -13,7 +13,7 @@ from campaign_models import Answer
 from llm_server import serve
 
 from kernelwright.agents.llm import AwaitingReply
-from kernelwright.campaign import make_archive
+from kernelwright.campaign.archive import make_archive
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.errors import UsageError

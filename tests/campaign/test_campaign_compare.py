@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 from campaign_fakes import FakeReferee, make_candidate, make_evaluation, make_problem, register_scripted_roles
 
-from kernelwright.campaign import (
-    Campaign,
-    Measured,
-    RunResult,
-    compare_runs,
-    paired_means,
-    run_config,
-)
+from kernelwright.campaign import Campaign, RunResult, compare_runs, run_config
+from kernelwright.campaign.paired import Measured, paired_means
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import LLMCall, Speedup, Status

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from campaign_fakes import FakeReferee, make_candidate, make_evaluation, make_problem
 
-from kernelwright.agents import Proposal, StepContext, coders, judges
+from kernelwright.agents import StepContext
+from kernelwright.agents.registry import coders, judges
+from kernelwright.agents.roles import Proposal
 from kernelwright.campaign import Campaign
 from kernelwright.config import Settings
 from kernelwright.records import Advice, Candidate, Evaluation

@@ -9,8 +9,11 @@ import pytest
 from campaign_fakes import FakeReferee, make_problem
 from click.testing import CliRunner
 
-from kernelwright.agents import Proposal, StepContext, coders
-from kernelwright.campaign import Campaign, CampaignResult, estimate, languages_of, searches_of, with_recipe
+from kernelwright.agents import StepContext
+from kernelwright.agents.registry import coders
+from kernelwright.agents.roles import Proposal
+from kernelwright.campaign import Campaign, CampaignResult, languages_of, searches_of, with_recipe
+from kernelwright.campaign.estimate import estimate
 from kernelwright.cli import cli as commands
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError

@@ -11,7 +11,8 @@ from campaign_models import reply_to, tokens_of, well_behaved
 from llm_server import Answer, serve
 from test_campaign_models import settings_of
 
-from kernelwright.campaign import Campaign, record_run
+from kernelwright.campaign import Campaign
+from kernelwright.campaign.recordings import record_run
 from kernelwright.records import Advice, Insight, Profile
 from kernelwright.store import Store
 

@@ -20,11 +20,14 @@ from campaign_fakes import (
 )
 
 from kernelwright import codegen
-from kernelwright.agents import Assignment, Attempt, ModelCoder, OfflineCoder, StepContext
-from kernelwright.campaign import Campaign, RunMemory, library_of
+from kernelwright.agents import Assignment, Attempt, StepContext
+from kernelwright.agents.model_roles import ModelCoder
+from kernelwright.agents.offline_coder import OfflineCoder
+from kernelwright.campaign import Campaign
+from kernelwright.campaign.memory import RunMemory, library_of
 from kernelwright.config import Settings
 from kernelwright.datasets import operators_of
-from kernelwright.evolution import similarity
+from kernelwright.evolution._similarity import similarity
 from kernelwright.records import Profile, RunConfig, Status
 from kernelwright.store import Store
 

@@ -13,7 +13,8 @@ from campaign_fakes import FakeReferee, default_signals, line_recipe, make_probl
 from campaign_models import CONTENT, FAULTS, Faulty, reply_to, tokens_of, well_behaved
 from llm_server import Answer, Hang, serve
 
-from kernelwright.campaign import Campaign, record_run
+from kernelwright.campaign import Campaign
+from kernelwright.campaign.recordings import record_run
 from kernelwright.config import Settings
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.records import Profile

@@ -13,8 +13,9 @@ from campaign_fakes import FakeReferee, make_problem
 from campaign_models import FIELDS, tokens_of
 from llm_server import Answer, Asked, serve
 
-from kernelwright.campaign import Campaign, recipe_names, searches_of, with_recipe
-from kernelwright.campaign._ledger import fruitless_of
+from kernelwright.campaign import Campaign, searches_of, with_recipe
+from kernelwright.campaign.ledger import fruitless_of
+from kernelwright.campaign.recipe import recipe_names
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import Status

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
-from kernelwright.campaign import Campaign, load_recipe, recipe_names, searches_of, with_recipe
+from kernelwright.campaign import Campaign, load_recipe, searches_of, with_recipe
+from kernelwright.campaign.recipe import recipe_names
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.store import Store

@@ -7,7 +7,8 @@ import math
 import pytest
 from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
-from kernelwright.campaign import Campaign, rounds_of
+from kernelwright.campaign import Campaign
+from kernelwright.campaign.rounds import rounds_of
 from kernelwright.config import Settings
 from kernelwright.records import Status
 from kernelwright.store import Store

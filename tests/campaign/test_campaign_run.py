@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from campaign_fakes import FakeReferee, FakeSession, default_signals, make_problem, register_scripted_roles
 
-from kernelwright.campaign import Campaign, CampaignResult, problems_of, rows_of
+from kernelwright.campaign import Campaign, CampaignResult, rows_of
+from kernelwright.campaign.campaign import problems_of
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError

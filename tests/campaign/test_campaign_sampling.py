@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from campaign_fakes import FakeReferee, default_signals, make_candidate, make_problem
 
-from kernelwright.agents import CoderError, Proposal, RoleFailed, coders
+from kernelwright.agents import CoderError, RoleFailed
 from kernelwright.agents.llm import AwaitingReply, ModelFault
-from kernelwright.campaign import Campaign, RunLock, SamplePlan, Sampler, benches, find_bench, plan_of, rows_of
+from kernelwright.agents.registry import coders
+from kernelwright.agents.roles import Proposal
+from kernelwright.campaign import Campaign, SamplePlan, Sampler, find_bench, plan_of, rows_of
+from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._sample_job import lock_of
+from kernelwright.campaign.sampling import benches
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Candidate, Status, sha256_text

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from campaign_fakes import ENVIRONMENT, FakeReferee, make_candidate, make_evaluation, make_problem
 
-from kernelwright.campaign import Campaign, TunePlan, Tuner, TuneResult, rows_of
+from kernelwright.campaign import Campaign, Tuner, rows_of
+from kernelwright.campaign.tune_results import TunePlan, TuneResult
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError, MissingToolError, UsageError
 from kernelwright.evolution import in_words

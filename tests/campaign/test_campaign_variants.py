@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from campaign_fakes import REFERENCE, FakeReferee, make_problem, register_scripted_roles
 
-from kernelwright.campaign import Campaign, at_variants, evaluate, make_search, problems_of, searches_of
+from kernelwright.campaign import Campaign, evaluate, searches_of
+from kernelwright.campaign.campaign import problems_of
+from kernelwright.campaign.searched import make_search
+from kernelwright.campaign.variants import at_variants
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.records import ProblemMeta

@@ -12,9 +12,9 @@ from campaign_fakes import FakeReferee, make_candidate, make_evaluation, make_pr
 from campaign_models import reply_to, tokens_of
 from llm_server import Answer, Asked, serve
 
-from kernelwright.agents import Forecast
-from kernelwright.campaign import Campaign, verifier_record
-from kernelwright.campaign._ledger import StoreLedger
+from kernelwright.agents.verifier import Forecast
+from kernelwright.campaign import Campaign
+from kernelwright.campaign.ledger import StoreLedger, verifier_record
 from kernelwright.config import Settings
 from kernelwright.records import RunConfig, Status
 from kernelwright.store import Store

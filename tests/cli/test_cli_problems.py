@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import kernelwright.sandbox
-from kernelwright.datasets import FIT_ENTRY
+from kernelwright.datasets._fit import FIT_ENTRY
 from kernelwright.sandbox import WorkerFailed
 
 SOFTMAX = "kernelwright/level1/softmax"

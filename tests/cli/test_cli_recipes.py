@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.campaign import load_recipe, recipe_names
+from kernelwright.campaign import load_recipe
+from kernelwright.campaign.recipe import recipe_names
 
 ALL = {
     "best-of-n",

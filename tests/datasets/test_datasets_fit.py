@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.datasets import fitted, parse_problem, parse_sizes, resized, with_sizes
+from kernelwright.datasets import fitted, parse_problem, parse_sizes, with_sizes
 from kernelwright.datasets import runtime as _runtime
+from kernelwright.datasets._sizes import resized
 from kernelwright.errors import MachineError, UsageError
 
 SOURCE = """

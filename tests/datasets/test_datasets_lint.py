@@ -8,18 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from kernelwright.datasets import (
-    LINT_ENTRY,
     LintFinding,
     LintRecords,
     _lint_worker,
     lint,
-    lint_findings,
-    lint_payload,
     lint_rules,
     lint_static,
     lint_summary,
     parse_problem,
 )
+from kernelwright.datasets._lint import LINT_ENTRY, lint_findings, lint_payload
 from kernelwright.errors import MachineError
 
 LARGE = {"ROWS = 4": "ROWS = 40", '"ROWS": 4, "FEATURES": 6': '"ROWS": 40, "FEATURES": 60'}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.datasets import find_problem, parse_problem, parse_sizes, resized
+from kernelwright.datasets import find_problem, parse_problem, parse_sizes
+from kernelwright.datasets._sizes import resized
 from kernelwright.datasets.runtime import load_reference, make_init_inputs, make_inputs, make_model, run_forward
 from kernelwright.errors import UsageError
 

@@ -10,7 +10,8 @@ import pytest
 
 import kernelwright
 from kernelwright import datasets
-from kernelwright.datasets import DEMO_PROBLEMS, find_problem, load_suite, suites
+from kernelwright.datasets import find_problem, load_suite, suites
+from kernelwright.datasets._suites import DEMO_PROBLEMS
 from kernelwright.errors import InvalidReferenceError, UsageError
 
 

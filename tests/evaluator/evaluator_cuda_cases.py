@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from kernelwright import inline
 from kernelwright.evaluator.builds.emulation import EmulatorLibrary, emulated_source, emulator_command
 from kernelwright.evaluator.worker.triton.interpreter import cuda_as_cpu
-from kernelwright.inline._emulation import NotCheckable
+from kernelwright.inline import emulation
+from kernelwright.inline.emulation import NotCheckable
 
 CASES = []
 FOLDER = Path(tempfile.mkdtemp())
@@ -78,7 +79,7 @@ def refused(words, call, kind=inline.EmulationError):
 
 def in_every_order(call):
     for _ in range(4):
-        inline.next_order()
+        emulation.next_order()
         call()
 
 
@@ -828,7 +829,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward, "doubles",
 def idle_kernels_launch_nothing_and_are_counted():
     kernel = cuda(ADD, "add")
     a = torch.ones(32)
-    with inline.count_launches() as count:
+    with emulation.count_launches() as count:
         kernel[1, 32](a, a, torch.empty(32), 32)
         kernel[1, 32](a, a, torch.empty(32), 32)
     assert count == [2]
@@ -854,7 +855,7 @@ def what_the_emulator_lacks_does_not_compile():
 def main():
     path = FOLDER / "runtime.so"
     path.write_bytes(EmulatorLibrary(FOLDER).data)
-    inline.set_emulator(str(path))
+    emulation.set_emulator(str(path))
     results = {}
     wanted = [function for function in CASES if function.__name__ in sys.argv[1:]]
 

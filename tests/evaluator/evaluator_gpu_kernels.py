@@ -16,7 +16,7 @@ import pytest
 
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import ProblemSession, Referee
-from kernelwright.inline._cuda_compiler import find_nvcc
+from kernelwright.inline.cuda_toolchain import find_nvcc
 from kernelwright.records import Candidate, Stage, Status, Verdict
 
 ROOT = Path(__file__).with_name("gpu_candidates")

@@ -12,7 +12,7 @@ from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.cache import ProductCache
 from kernelwright.evaluator.builds.native import compiler_takes
 from kernelwright.evaluator.builds.service import BuildService
-from kernelwright.inline import _cuda_compiler
+from kernelwright.inline import cuda_toolchain as _cuda_compiler
 
 KERNEL = """
 // The root of every element? In place.

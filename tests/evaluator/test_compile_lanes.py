@@ -230,7 +230,7 @@ def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
     ids=["raises", "ends"],
 )
 def test_a_pass_that_goes_wrong_leaves_the_verdict_to_the_contestant(session, top):
-    only_there = f"import kernelwright.inline._build as b\nif b.only_builds():\n    {top}"
+    only_there = f"import kernelwright.inline.requests as b\nif b.only_builds():\n    {top}"
     made = Candidate(problem_id="softmax", source=candidate(top=only_there), backend="cpp")
     with unscreened(session):
         assert session.judge(made, depth=Check()).verdict.status is Status.PASSED
@@ -277,11 +277,12 @@ def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
 def test_an_import_that_only_builds_loads_nothing():
     lines = """
 from kernelwright import inline
+from kernelwright.inline import _build as requests
 import torch.utils.cpp_extension as extension
 asked = []
 inline.set_product_provider(lambda request: asked.append(request) or "/nowhere")
 inline.patch_load_inline(lambda request: asked.append(request) or "/nowhere")
-inline.only_build()
+requests.only_build()
 kernel = inline.cuda("__global__ void twice(float* x) {}", "twice")
 module = extension.load_inline("ext", "void go();", "void go() {}", functions=["go"])
 go = module.go

@@ -6,7 +6,8 @@ import pytest
 from referee_candidates import RIGHT
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
-from kernelwright.agents import MUTATIONS, OfflineTester, mutate, seed_faults
+from kernelwright.agents._mutations import MUTATIONS, mutate
+from kernelwright.agents.tester import OfflineTester, seed_faults
 from kernelwright.evaluator import Check
 from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status, archive_id

@@ -7,8 +7,9 @@ from referee_cuda_candidates import EXTENSION, KERNEL
 from referee_small_problems import unscreened
 
 from kernelwright.errors import MissingToolError
-from kernelwright.inline import BuildError, _cuda_compiler
-from kernelwright.inline._cuda_compiler import find_nvcc
+from kernelwright.inline import BuildError
+from kernelwright.inline import cuda_toolchain as _cuda_compiler
+from kernelwright.inline.cuda_toolchain import find_nvcc
 from kernelwright.records import Candidate, Stage, Status
 
 pytestmark = pytest.mark.untimed

@@ -6,7 +6,7 @@ import pytest
 from referee_candidates import KERNEL, RIGHT, TRITON, candidate
 from referee_cuda_candidates import KERNEL as CUDA
 
-from kernelwright.inline._cuda_compiler import find_nvcc
+from kernelwright.inline.cuda_toolchain import find_nvcc
 from kernelwright.records import Backend, Candidate
 
 pytestmark = pytest.mark.untimed

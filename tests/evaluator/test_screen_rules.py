@@ -76,7 +76,7 @@ REFUSED_PYTHON = {
         "import kernelwright.evaluator",
         "from kernelwright import sandbox",
         "from kernelwright.inline import set_product_provider",
-        "from kernelwright.inline._build import anything",
+        "from kernelwright.inline.requests import anything",
         "import kernelwright\nkernelwright.evaluator.fast_p([], 1)",
         "import importlib\nimportlib.import_module('kernelwright.store')",
         "__import__('kernelwright.records')",

@@ -14,7 +14,8 @@ from kernelwright.evaluator.builds import service as _build
 from kernelwright.evaluator.builds import torch_headers
 from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.evaluator.builds.torch_headers import PREAMBLE
-from kernelwright.inline import fewer_headers
+from kernelwright.inline import cuda_toolchain, options, requests
+from kernelwright.inline.options import fewer_headers
 from kernelwright.sandbox import Completed
 
 pytestmark = pytest.mark.untimed
@@ -215,14 +216,14 @@ def test_a_torch_of_another_version_has_products_of_its_own(build, compiler, mon
 @pytest.fixture
 def build_for_device(compiler, tmp_path):
     try:
-        inline.cuda_compiler()
+        cuda_toolchain.cuda_compiler()
     except inline.BuildError as error:
         pytest.skip(error.message)
     service = BuildService(compiler, tmp_path, timeout_s=60, memory_bytes=1 << 30, architecture="sm_90a")
     kernels = "#include <torch/types.h>\n__global__ void twice() {}\n"
 
     def build(host=SOURCE):
-        source = inline.extension_source_of(host, kernels)
+        source = requests.extension_source_of(host, kernels)
         return service.build({"language": "torch_cuda_extension", "flags": ["-O3"], "name": "ext"}, source)
 
     return build
@@ -272,7 +273,7 @@ def test_factories_are_torchs_own_and_not_those_below_them(tmp_path):
     """``torch::zeros`` keeps ``requires_grad``; ``at::zeros`` of the same text loses it without an error."""
     preprocessed = subprocess.run(
         ["g++", "-std=c++20", "-E", "-P", f"-I{fewer_headers('cuda')}", "-DAT_PER_OPERATOR_HEADERS", "-x", "c++", "-"]
-        + [f"-isystem{folder}" for folder in inline.torch_header_folders()],
+        + [f"-isystem{folder}" for folder in options.torch_header_folders()],
         input="#include <torch/extension.h>\n",
         capture_output=True,
         text=True,
@@ -286,7 +287,7 @@ def test_factories_are_torchs_own_and_not_those_below_them(tmp_path):
 def test_the_few_headers_for_launchers_have_what_launchers_use(tmp_path):
     (tmp_path / "launcher.cpp").write_text(LAUNCHER)
     ours = [f"-I{fewer_headers('cuda')}", "-DAT_PER_OPERATOR_HEADERS"]
-    torchs = [f"-isystem{folder}" for folder in inline.torch_header_folders()]
+    torchs = [f"-isystem{folder}" for folder in options.torch_header_folders()]
     command = ["g++", "-std=c++20", "-fsyntax-only", "-H", *ours, *torchs, str(tmp_path / "launcher.cpp")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -8,7 +8,10 @@ import pytest
 from evolution_world import attempt_of, candidate_of, verdict_of
 
 from kernelwright.errors import UsageError
-from kernelwright.evolution import AXES, DEFAULT_AXES, Archive, Book, Grid, Measure, axes_named, describe, pooled
+from kernelwright.evolution import axes_named
+from kernelwright.evolution._archive import Archive
+from kernelwright.evolution._axes import AXES, DEFAULT_AXES, Grid, describe
+from kernelwright.evolution._book import Book, Measure, pooled
 from kernelwright.records import KernelResources, Profile, Speedup, Status
 
 

@@ -8,7 +8,9 @@ from collections import Counter
 import pytest
 
 from kernelwright.errors import UsageError
-from kernelwright.evolution import SELECTORS, Arm, Bandit, Choice, selector
+from kernelwright.evolution import Choice
+from kernelwright.evolution._bandit import Arm, Bandit
+from kernelwright.evolution._selection import SELECTORS, selector
 
 CHOICES = [Choice(str(i), level) for i, level in enumerate((0.0, 0.1, 0.2, 0.3, 1.0))]
 

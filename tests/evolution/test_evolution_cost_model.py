@@ -8,7 +8,8 @@ import random
 import pytest
 
 from kernelwright.datasets import find_problem
-from kernelwright.evolution import Example, features_of, learn, rank_correlation, static_metrics
+from kernelwright.evolution import Example, features_of, learn, static_metrics
+from kernelwright.evolution._cost_model import rank_correlation
 from kernelwright.records import Candidate, KernelResources, Profile
 
 PROBLEM = find_problem("level1/softmax")

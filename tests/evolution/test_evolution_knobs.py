@@ -10,7 +10,8 @@ from evolution_world import attempt_of, verdict_of
 
 from kernelwright.agents import RIVALS, Assignment, Attempt, Duplicate
 from kernelwright.errors import UsageError
-from kernelwright.evolution import SAMPLERS, IslandPlan, KnobSearch, KnobSpace, Search, SearchPlan, Tuning
+from kernelwright.evolution import IslandPlan, Search, SearchPlan, Tuning
+from kernelwright.evolution._knobs import SAMPLERS, KnobSearch, KnobSpace
 from kernelwright.inline import declared_knobs, knob_settings
 from kernelwright.records import Candidate, KernelResources, Profile, Speedup, Status
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch.utils.cpp_extension as extension
 
-from kernelwright.inline import BuildError, BuildRequest, compile_command, extension_parts, patch_load_inline
+from kernelwright.inline import BuildError, BuildRequest, compile_command, patch_load_inline
+from kernelwright.inline.requests import extension_parts
 
 SOURCE = "torch::Tensor twice(torch::Tensor x) { return x * 2; }"
 PLAIN = """

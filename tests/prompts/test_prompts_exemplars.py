@@ -7,7 +7,7 @@ import pytest
 from kernelwright.config import Settings
 from kernelwright.datasets import parse_problem
 from kernelwright.evaluator import Check, Referee
-from kernelwright.inline._cuda_compiler import find_nvcc
+from kernelwright.inline.cuda_toolchain import find_nvcc
 from kernelwright.prompts import CATEGORIES, exemplar_names, read_exemplar
 from kernelwright.records import Candidate, Stage, Status
 

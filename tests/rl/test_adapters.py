@@ -17,9 +17,11 @@ from rl_server import served
 
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.records import Status
-from kernelwright.rl import RemoteScorer, Scored, discounted
+from kernelwright.rl import RemoteScorer
+from kernelwright.rl._scoring import Scored
 from kernelwright.rl.adapters import trl as ours
 from kernelwright.rl.adapters import verl as theirs
+from kernelwright.rl.rewards import discounted
 
 SOFTMAX, GELU = "kernelwright/level1/softmax", "kernelwright/level1/gelu"
 PLUS = "things/level1/plus_one"
@@ -229,7 +231,8 @@ def test_a_real_trainer_learns_from_episodes(tokenizer, tmp_path, monkeypatch):
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from trl import GRPOConfig, GRPOTrainer
 
-    from kernelwright.rl import Found, _env
+    from kernelwright.rl import _env
+    from kernelwright.rl._completions import Found
 
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.setattr(_env, "kernel_of", lambda text: Found(source=f"# {text}\n{KERNEL}", plan="p"))
@@ -374,7 +377,7 @@ class Loop:
 
 
 def test_an_episode_in_verls_tokens_masks_what_the_policy_was_told(table, tokenizer):
-    from kernelwright.rl import KernelEnv
+    from kernelwright.rl._env import KernelEnv
 
     env = KernelEnv(table, SOFTMAX, turns=2)
     loop = Loop(tokenizer, kernel(1.0), kernel(2.0))

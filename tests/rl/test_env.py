@@ -8,8 +8,10 @@ import pytest
 
 from kernelwright.errors import UsageError
 from kernelwright.records import Status
-from kernelwright.rl import KernelEnv, Scored, discounted, kernel_of, step_all
-from kernelwright.rl._completions import MOST_COMPLETION_CHARACTERS
+from kernelwright.rl._completions import MOST_COMPLETION_CHARACTERS, kernel_of
+from kernelwright.rl._env import KernelEnv, step_all
+from kernelwright.rl._scoring import Scored
+from kernelwright.rl.rewards import discounted
 
 SOFTMAX = "kernelwright/level1/softmax"
 KERNEL = "class ModelNew:\n    pass\n"

@@ -8,8 +8,9 @@ import pytest
 
 from kernelwright.datasets import parse_problem
 from kernelwright.records import Candidate
-from kernelwright.rl import Attempt, evaluate_naively, kernelwright_reward, kevin
-from kernelwright.rl._naive import NAIVE_LIMITS, RUNS
+from kernelwright.rl import Attempt
+from kernelwright.rl._naive import NAIVE_LIMITS, RUNS, evaluate_naively
+from kernelwright.rl.rewards import kernelwright_reward, kevin
 from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
 
 PROBLEM = parse_problem(

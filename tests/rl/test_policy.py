@@ -11,19 +11,10 @@ import pytest
 from landscapes import captured, key_of
 
 from kernelwright import codegen
-from kernelwright.agents import (
-    END,
-    UNKNOWN,
-    PolicyCard,
-    PolicyModel,
-    StepContext,
-    Workbench,
-    coder_from_spec,
-    decode,
-    describe_problem,
-    read_schedule,
-    schedule_words,
-)
+from kernelwright.agents import END, PolicyCard, StepContext, Workbench, coder_from_spec
+from kernelwright.agents.policy_coder import decode
+from kernelwright.agents.policy_model import PolicyModel
+from kernelwright.agents.policy_words import UNKNOWN, describe_problem, read_schedule, schedule_words
 from kernelwright.datasets import find_problem
 from kernelwright.errors import KernelwrightError, UsageError
 from kernelwright.rl._tiny import choices_of, save_policy, schedule_model, vocabulary_of

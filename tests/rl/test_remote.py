@@ -13,7 +13,9 @@ from rl_server import served
 
 from kernelwright.errors import KernelwrightError, UsageError
 from kernelwright.records import Candidate, Status
-from kernelwright.rl import RemoteScorer, RewardServerError, Scored
+from kernelwright.rl import RemoteScorer
+from kernelwright.rl._remote import RewardServerError
+from kernelwright.rl._scoring import Scored
 
 PLUS = "things/level1/plus_one"
 URL = "http://127.0.0.1:9"

@@ -10,9 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernelwright.records import Candidate, Interval, Speedup, Stage, Status, Timing, Verdict
-from kernelwright.rl import (
-    REWARDS,
-    Attempt,
+from kernelwright.rl import REWARDS, Attempt
+from kernelwright.rl.rewards import (
     auto_triton,
     conservative,
     cuda_agent,

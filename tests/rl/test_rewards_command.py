@@ -17,7 +17,9 @@ from campaign_fakes import make_candidate, make_evaluation, make_problem
 
 from kernelwright.cli import cli
 from kernelwright.records import RunConfig, Status, TimingSample
-from kernelwright.rl import CANONICAL, FORMULAS, IDLE, REWARDS, Attempt, kernelwright_reward, payments, runs_of
+from kernelwright.rl import CANONICAL, FORMULAS, REWARDS, Attempt, payments, runs_of
+from kernelwright.rl._formulas import IDLE
+from kernelwright.rl.rewards import kernelwright_reward
 from kernelwright.store import Store
 
 PROBLEM = make_problem()

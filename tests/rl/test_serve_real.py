@@ -14,7 +14,8 @@ import httpx2
 import pytest
 
 from kernelwright.records import Status
-from kernelwright.rl import RemoteScorer, ScoreRequest
+from kernelwright.rl import RemoteScorer
+from kernelwright.rl._scoring import ScoreRequest
 from kernelwright.store import Store
 
 ROOT = Path(__file__).parents[2]

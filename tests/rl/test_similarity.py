@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelwright.datasets import load_suite
-from kernelwright.rl import similarity
+from kernelwright.rl._similarity import similarity
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -15,18 +15,12 @@ from landscapes import LandscapeReferee
 from kernelwright.cli import cli
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.rl import (
-    LocalScorer,
-    ScoreRequest,
-    TrainPlan,
-    begin,
-    captured_all,
-    read_lines,
-    run_training,
-    smoothed_rewards,
-    training_run,
-)
+from kernelwright.rl import LocalScorer, TrainPlan, begin, run_training, training_run
 from kernelwright.rl._policy_training import schedules_of
+from kernelwright.rl._progress import read_lines
+from kernelwright.rl._schedule_problems import captured_all
+from kernelwright.rl._scoring import ScoreRequest
+from kernelwright.rl._training import smoothed_rewards
 from kernelwright.store import Store
 
 TRAINING = ("level1/softmax", "level2/masked_softmax", "level1/layer_norm", "level1/rms_norm")

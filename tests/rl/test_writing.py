@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from kernelwright.cli import cli
 from kernelwright.errors import KernelwrightError, MissingToolError, UsageError
 from kernelwright.records import Status
-from kernelwright.rl import Scored, TrainPlan, begin, demonstrations, read_lines, require_weights, run_training
+from kernelwright.rl import TrainPlan, begin, demonstrations, require_weights, run_training
+from kernelwright.rl._progress import read_lines
+from kernelwright.rl._scoring import Scored
 from kernelwright.rl._tiny import byte_model
 
 PROMPT = [{"role": "system", "content": "write kernels"}, {"role": "user", "content": "softmax, please"}]

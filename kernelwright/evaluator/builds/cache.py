@@ -12,7 +12,7 @@ import shutil
 import threading
 from pathlib import Path
 
-from kernelwright import inline
+from kernelwright.inline import toolchain
 
 _DATA = "product.so"
 _LOG = "log"
@@ -62,7 +62,7 @@ class ProductCache:
         return True
 
     def _folder(self, key: str) -> Path:
-        return self._root / hashlib.sha256(f"{key}\0{inline.processor()}".encode()).hexdigest()
+        return self._root / hashlib.sha256(f"{key}\0{toolchain.processor()}".encode()).hexdigest()
 
     def _prune(self, size_bytes: int) -> None:
         entries = []

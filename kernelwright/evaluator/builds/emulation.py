@@ -14,6 +14,7 @@ from pathlib import Path
 from kernelwright import inline
 from kernelwright.evaluator.builds.cuda_rewrite import rewrite
 from kernelwright.evaluator.builds.native import build_library
+from kernelwright.inline import cuda_toolchain, options, requests
 from kernelwright.sandbox import product_memfd
 
 __all__ = [
@@ -87,9 +88,9 @@ def cubin_commands(request: inline.BuildRequest, architecture: str) -> list[list
     """
     source, out = "/in/kernel.cu", "/job/product.so"
     if request.language == "cuda":
-        return [inline.cubin_command(architecture, request.name, request.flags, source, out)]
-    folders = [[_SMALL_HEADERS], [_TORCH_STUBS, *inline.torch_header_folders()]]
-    return [inline.extension_cubin_command(architecture, request.flags, f, source, out) for f in folders]
+        return [cuda_toolchain.cubin_command(architecture, request.name, request.flags, source, out)]
+    folders = [[_SMALL_HEADERS], [_TORCH_STUBS, *options.torch_header_folders()]]
+    return [cuda_toolchain.extension_cubin_command(architecture, request.flags, f, source, out) for f in folders]
 
 
 def assembly_command(architecture: str, ptx: str, out: str) -> str | None:
@@ -122,7 +123,7 @@ def disassembly(cubin: str) -> str:
 
 def cuda_part(request: inline.BuildRequest) -> str:
     """The text that holds a request's kernels."""
-    return request.source if request.language == "cuda" else inline.extension_parts(request.source)[1]
+    return request.source if request.language == "cuda" else requests.extension_parts(request.source)[1]
 
 
 def emulated_source(request: inline.BuildRequest) -> str:
@@ -130,7 +131,7 @@ def emulated_source(request: inline.BuildRequest) -> str:
     if request.language == "cuda":
         launcher = _LAUNCHER.replace("NAME", re.sub(r"[^\w<>:, ]", "", request.name)).replace("KERNEL", request.name)
         return _KERNEL_HEAD + rewrite(request.source) + '\n#line 1 "launcher"\n' + _ANCHOR + launcher
-    cpp_part, kernels = inline.extension_parts(request.source)
+    cpp_part, kernels = requests.extension_parts(request.source)
     head, module, bindings = cpp_part.rpartition("PYBIND11_MODULE(")
     if not module:
         head, bindings = cpp_part, ""

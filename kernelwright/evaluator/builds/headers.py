@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kernelwright import inline
 from kernelwright.evaluator.builds.cache import ProductCache
 from kernelwright.evaluator.builds.native import compiler_version
+from kernelwright.inline import toolchain
 from kernelwright.sandbox import Limits, Sandbox
 
 HEADER_NAME = "preamble.h"
@@ -64,7 +64,7 @@ class PrecompiledHeaders:
         if not names:
             return {}
         text = "".join(f"#include <{name}>\n" for name in names)
-        command = inline.header_command(flags, f"/in/{HEADER_NAME}", "/job/header.gch")
+        command = toolchain.header_command(flags, f"/in/{HEADER_NAME}", "/job/header.gch")
         key = hashlib.sha256(f"{command}\0{text}\0{compiler_version()}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is None and self._cache.is_first_request(key):
             return {}

@@ -42,6 +42,7 @@ from kernelwright.evaluator.builds.openmp import (
     watched_flags,
 )
 from kernelwright.evaluator.builds.torch_headers import PREAMBLE, TorchHeaders, headers_digest
+from kernelwright.inline import cuda_toolchain, requests
 from kernelwright.sandbox import Limits, Mount, Sandbox, product_memfd
 
 MAX_PRODUCT_BYTES = 32 << 20
@@ -180,7 +181,7 @@ class BuildService:
     @contextlib.contextmanager
     def _torch_preamble(self, source: str, flags: Sequence[str]) -> Iterator[list[Mount]]:
         """What to show the builder of a C++ source that begins with torch's header; what is wanted is made beside."""
-        if not source.startswith(inline.torch_preamble()):
+        if not source.startswith(requests.torch_preamble()):
             yield []
             return
         mount = self._torch_headers.mount(flags)
@@ -249,14 +250,14 @@ class BuildService:
             return BuildOutcome("", None, text, time.monotonic() - started, False)
         try:
             commands = cubin_commands(request, _ARCHITECTURE)
-            compilers = f"{inline.cuda_compiler()}\0{compiler_version()}\0{emulator_version()}"
+            compilers = f"{cuda_toolchain.cuda_compiler()}\0{compiler_version()}\0{emulator_version()}"
         except inline.BuildError as error:
             raise MissingToolError(error.message, hint="or choose another backend: --backend cpp") from None
         key = hashlib.sha256(f"{request.key}\0{_ARCHITECTURE}\0{compilers}".encode()).hexdigest()
         stored = self._cache.load(key)
         if stored is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
-        text = inline.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
+        text = cuda_toolchain.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
         with ThreadPoolExecutor(1, "emulated") as beside:
             emulating = beside.submit(self._emulated, request, started)
             for command in commands:  # the small headers first; torch's own, where those lack something
@@ -295,10 +296,10 @@ class BuildService:
         """
         inline.cuda_flags(request.flags)
         try:
-            compilers = f"{inline.cuda_compiler()}\0{compiler_version()}"
+            compilers = f"{cuda_toolchain.cuda_compiler()}\0{compiler_version()}"
             if request.language == "torch_cuda_extension":
                 return self._build_device_extension(request, compilers, started)
-            command = inline.cubin_command(
+            command = cuda_toolchain.cubin_command(
                 self._architecture, request.name, request.flags, "/in/kernel.cu", "/job/product.so"
             )
         except inline.BuildError as error:
@@ -306,17 +307,17 @@ class BuildService:
         key = hashlib.sha256(f"device\0{request.key}\0{shlex.join(command)}\0{compilers}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return BuildOutcome(key, stored[0], stored[1], time.monotonic() - started, True)
-        files = {"kernel.cu": inline.cubin_source(request.source, request.name).encode()}
+        files = {"kernel.cu": cuda_toolchain.cubin_source(request.source, request.name).encode()}
         return _blamed(self._compile(key, command, files, started), request.source)
 
     def _build_device_extension(self, request: inline.BuildRequest, compilers: str, started: float) -> BuildOutcome:
         """An extension for the device that is here: with few of torch's headers, and with all where those do not do."""
         sources, out = ("/in/main.cpp", "/in/kernel.cu"), "/job/product.so"
-        host, kernels = inline.extension_parts(request.source)
+        host, kernels = requests.extension_parts(request.source)
         files = {"main.cpp": host.encode(), "kernel.cu": kernels.encode()}
 
         def command(*, fewer: bool, preamble: str = "") -> list[str]:
-            return inline.extension_command(
+            return cuda_toolchain.extension_command(
                 self._architecture, request.flags, request.name, sources, out, fewer=fewer, preamble=preamble
             )
 
@@ -340,10 +341,10 @@ class BuildService:
             MachineError: it does not compile here.
         """
         try:
-            command = inline.cubin_command(architecture, name, (), "/in/kernel.cu", "/job/product.so")
+            command = cuda_toolchain.cubin_command(architecture, name, (), "/in/kernel.cu", "/job/product.so")
         except inline.BuildError as error:
             raise MissingToolError(error.message, hint="a CUDA device cannot be used without one") from None
-        key = hashlib.sha256(f"own\0{architecture}\0{inline.cuda_compiler()}\0{source}".encode()).hexdigest()
+        key = hashlib.sha256(f"own\0{architecture}\0{cuda_toolchain.cuda_compiler()}\0{source}".encode()).hexdigest()
         if (stored := self._cache.load(key)) is not None:
             return stored[0]
         made = self._compile(key, command, {"kernel.cu": source.encode()}, time.monotonic())
@@ -356,11 +357,11 @@ class BuildService:
 
         None where they do not compile for ``architecture``. The listing is empty where there is no disassembler.
         """
-        compiler = f"{inline.cuda_compiler()}\0{emulator_version()}"
+        compiler = f"{cuda_toolchain.cuda_compiler()}\0{emulator_version()}"
         key = hashlib.sha256(f"listing\0{request.key}\0{architecture}\0{compiler}".encode()).hexdigest()
         stored = self._cache.load(key)
         if stored is None:
-            text = inline.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
+            text = cuda_toolchain.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
             for command in cubin_commands(request, architecture):
                 listed = ["/bin/sh", "-c", f"{shlex.join(command)} && {disassembly('/job/product.so')}"]
                 made = self._compile(key, listed, {"kernel.cu": text.encode()}, time.monotonic())
@@ -424,7 +425,7 @@ def _blamed(made: BuildOutcome, source: str) -> BuildOutcome:
     """A build of CUDA, unchecked where it failed for a library that is not here."""
     if made.product is not None or made.problem:
         return made
-    return made._replace(uncheckable=lacking_library(source, made.log, inline.header_folders()))
+    return made._replace(uncheckable=lacking_library(source, made.log, cuda_toolchain.header_folders()))
 
 
 def _first_error(log: str) -> str:

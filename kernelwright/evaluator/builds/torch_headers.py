@@ -20,6 +20,7 @@ from pathlib import Path
 from kernelwright import inline
 from kernelwright.errors import KernelwrightError
 from kernelwright.evaluator.builds.native import compiler_version
+from kernelwright.inline import options, requests, toolchain
 from kernelwright.sandbox import Limits, Mount, Sandbox
 
 __all__ = ["PREAMBLE", "TorchHeaders", "headers_digest"]
@@ -38,7 +39,7 @@ _RUNGS = ("bwrap", "docker")  # that can show a folder of the host
 @functools.lru_cache(maxsize=1)
 def headers_digest() -> str:
     """A hash of our own headers that stand for torch's."""
-    folders = (inline.fewer_headers("cpp"), inline.fewer_headers("cuda"))
+    folders = (options.fewer_headers("cpp"), options.fewer_headers("cuda"))
     texts = [path.read_text() for folder in folders for path in sorted(folder.rglob("*.h"))]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -93,8 +94,8 @@ class TorchHeaders:
             return
         try:
             made.chmod(0o1777)  # the builder is somebody else
-            (made / _NAME).write_text(inline.torch_preamble())
-            command = inline.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
+            (made / _NAME).write_text(requests.torch_preamble())
+            command = requests.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
             done = self._sandbox.run(
                 command,
                 mounts=[Mount(str(made), _FOLDER, writable=True)],
@@ -118,9 +119,9 @@ class TorchHeaders:
             self._forget()
 
     def _folder(self, flags: Sequence[str]) -> Path:
-        command = inline.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
+        command = requests.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
         content = f"{command}\0{headers_digest()}\0{compiler_version()}\0{inline.torch_version()}"
-        content += f"\0{inline.processor()}"
+        content += f"\0{toolchain.processor()}"
         return self._root / hashlib.sha256(content.encode()).hexdigest()
 
     def _forget(self) -> None:

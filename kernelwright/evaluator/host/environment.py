@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kernelwright import inline
 from kernelwright.evaluator.host.device import CPU, Device
+from kernelwright.inline import cuda_toolchain
 from kernelwright.records import Environment
 
 
@@ -38,7 +39,7 @@ def environment(threads: int, device: Device = CPU) -> Environment:
 
 def _cuda_compiler() -> str:
     try:
-        return inline.cuda_compiler()
+        return cuda_toolchain.cuda_compiler()
     except inline.BuildError:
         return "none"
 

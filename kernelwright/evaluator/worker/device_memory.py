@@ -47,7 +47,7 @@ class DeviceMemory:
         self._host_digest = host_digest
         self.digests = torch.zeros(wire.MAX_OUTPUTS, dtype=torch.int64, pin_memory=self._on_gpu)
         if self._on_gpu:
-            from kernelwright.inline import driver_kernel
+            from kernelwright.inline.cuda_driver import driver_kernel
 
             torch.cuda.set_device(self.device)
             self._sums = torch.zeros(wire.MAX_OUTPUTS, dtype=torch.int64, device=self.device)
@@ -110,7 +110,7 @@ class DeviceMemory:
     def forget_persisting_lines(self) -> None:
         """Let go of what a kernel asked the L2 cache to keep."""
         if self._on_gpu:
-            from kernelwright.inline import reset_persisting_cache
+            from kernelwright.inline.cuda_driver import reset_persisting_cache
 
             reset_persisting_cache()
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kernelwright import inline
+from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import emulation, requests
 
 Forward = Callable[..., Any]
 
@@ -105,15 +106,15 @@ class Emulated(_Pretended):
 
     def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
         """See :meth:`Native.provide`; ``fds`` begins with the emulator's runtime."""
-        inline.set_emulator(f"/proc/self/fd/{fds[0]}")
+        emulation.set_emulator(f"/proc/self/fd/{fds[0]}")
         if ghost:
-            inline.make_idle()
+            cuda.make_idle()
 
     def _next_order(self) -> Callable[[], None]:
-        return inline.next_order
+        return emulation.next_order
 
     def _count(self) -> AbstractContextManager[list[int]]:
-        return inline.count_launches()
+        return emulation.count_launches()
 
 
 class OnDevice(Native):
@@ -125,7 +126,7 @@ class OnDevice(Native):
 
         if ghost:
             launches.idle()
-            inline.make_idle()
+            cuda.make_idle()
         if len(fds) > 1:
             with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
                 launches.lay_down(f"/proc/self/fd/{fds[1]}")
@@ -136,7 +137,7 @@ class BuildOnly(Native):
 
     def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
         """See :meth:`Native.provide`."""
-        inline.only_build()
+        requests.only_build()
 
     def view(self) -> AbstractContextManager[None]:
         """See :meth:`Native.view`."""

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelwright import inline
+from kernelwright.inline import recording
 
 if TYPE_CHECKING:
     import torch
@@ -75,13 +75,13 @@ class RaceWatch:
         spans: memory that has a name whatever is called: inputs and weights.
     """
 
-    def __init__(self, products: Sequence[Product], spans: Sequence[inline.ArgumentSpan], quiet: Quiet) -> None:
+    def __init__(self, products: Sequence[Product], spans: Sequence[recording.ArgumentSpan], quiet: Quiet) -> None:
         libraries = ((number, product, ctypes.CDLL(product.path)) for number, product in enumerate(products))
         self._watched = [_Watched(*made) for made in libraries if hasattr(made[2], "kw_races_begin")]
         self._spans = list(spans)
         self._quiet = quiet
-        self._arguments: list[inline.ArgumentSpan] = []
-        self._found: list[tuple[_Watched, _Race, inline.ArgumentSpan | None]] = []
+        self._arguments: list[recording.ArgumentSpan] = []
+        self._found: list[tuple[_Watched, _Race, recording.ArgumentSpan | None]] = []
 
     def look(
         self,
@@ -107,11 +107,11 @@ class RaceWatch:
 
     @contextlib.contextmanager
     def _calls(self) -> Iterator[None]:
-        with inline.tell_of_calls(self._begin_call):
+        with recording.tell_of_calls(self._begin_call):
             yield
         self._begin_call([])
 
-    def _begin_call(self, arguments: list[inline.ArgumentSpan]) -> None:
+    def _begin_call(self, arguments: list[recording.ArgumentSpan]) -> None:
         """Whatever was found until now, the call before has done."""
         for watched in self._watched:
             for race in watched.take():
@@ -119,7 +119,7 @@ class RaceWatch:
         self._arguments = arguments
 
 
-def tensor_spans(inputs: Sequence[Any], weights: dict[str, torch.Tensor]) -> list[inline.ArgumentSpan]:
+def tensor_spans(inputs: Sequence[Any], weights: dict[str, torch.Tensor]) -> list[recording.ArgumentSpan]:
     """The memory of a call's inputs and of a module's tensors."""
     import torch
 
@@ -127,17 +127,17 @@ def tensor_spans(inputs: Sequence[Any], weights: dict[str, torch.Tensor]) -> lis
     return [_span(name, tensor) for name, tensor in named.items()]
 
 
-def _span(name: str, tensor: torch.Tensor) -> inline.ArgumentSpan:
+def _span(name: str, tensor: torch.Tensor) -> recording.ArgumentSpan:
     storage = tensor.untyped_storage()
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return inline.ArgumentSpan(name, storage.data_ptr(), storage.nbytes(), dtype, tensor.element_size())
+    return recording.ArgumentSpan(name, storage.data_ptr(), storage.nbytes(), dtype, tensor.element_size())
 
 
-def _holder(spans: Sequence[inline.ArgumentSpan], address: int) -> inline.ArgumentSpan | None:
+def _holder(spans: Sequence[recording.ArgumentSpan], address: int) -> recording.ArgumentSpan | None:
     return next((span for span in spans if span.start <= address < span.start + span.bytes), None)
 
 
-def _described(watched: _Watched, race: _Race, span: inline.ArgumentSpan | None) -> dict[str, Any]:
+def _described(watched: _Watched, race: _Race, span: recording.ArgumentSpan | None) -> dict[str, Any]:
     # In an extension, memory that torch hands out while threads run may be one thread's, and later another's.
     of_torch = watched.extension and span is None and not race.own
     return {

@@ -37,6 +37,7 @@ from kernelwright.evaluator.worker.hosts import HOSTS, Native, OnDevice
 from kernelwright.evaluator.worker.loading import Fault, blamed, fault_line, load_candidate
 from kernelwright.evaluator.worker.memory import Mapped
 from kernelwright.evaluator.worker.races import Product, Quiet, RaceWatch, tensor_spans
+from kernelwright.inline import emulation
 from kernelwright.sandbox.messages import recv_message, send_message
 
 if TYPE_CHECKING:
@@ -361,7 +362,7 @@ class Runner(DeviceRequests):
             "steps": log.steps,
             "calls": calls if fits else [],
             "launches": launches if self.host.pretends else None,
-            "seen_launches": inline.seen_launches(),
+            "seen_launches": emulation.seen_launches(),
             "structure": structure[:STRUCTURE_CHARS],
         }
 

@@ -1,0 +1,105 @@
+"""What the offline roles know of a problem before anything was measured: graph, schedule space, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelwright.agents.roles import CoderError, StepContext
+from kernelwright.records import Backend, DeviceClass, KnobValue
+from kernelwright.sandbox import WorkerFailed
+
+if TYPE_CHECKING:
+    from kernelwright.codegen import Generated, Graph
+
+Schedule = dict[str, KnobValue]
+# The shapes that kernels of a backend are written for, those that are timed first.
+CLASSES: Mapping[Backend, tuple[DeviceClass, ...]] = {"cpp": ("cpu",), "triton": ("gpu", "interpreter")}
+
+
+class Blueprint(NamedTuple):
+    """A captured problem and what may be chosen about its kernels."""
+
+    backend: Backend
+    graph: Graph
+    space: Mapping[str, list[KnobValue]]
+    default: Schedule
+    bytes_least: float  # every input read once and every output written once
+    flops: float
+    whole: bool = True  # whether the graph stands for all shape variants; else the generator writes no kernel
+
+
+def blueprint(context: StepContext) -> Blueprint:
+    """Capture the problem in the sandbox and read off its schedule space.
+
+    Where its shape variants have different graphs (a loop over time steps), that of the first one stands for the names
+    and weights of all, which is what TorchInductor's kernels need.
+
+    Raises:
+        CoderError: the reference cannot be captured.
+    """
+    from kernelwright import codegen
+
+    whole = True
+    try:
+        try:
+            graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured"))
+        except codegen.CodegenError:
+            if context.backend != "cpp" or len(_variants(context)) == 1:
+                raise
+            whole = False
+            graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured", most=1))
+        cost = codegen.cost(graph)
+        space = codegen.schedule_space(graph, backend=context.backend) if whole else {}
+        default = codegen.default_schedule(graph, backend=context.backend) if whole else {}
+    except codegen.CodegenError as error:
+        raise CoderError(error.message, hint=error.hint, problem=context.problem.id) from error
+    least, flops = float(cost["bytes_least"]), float(cost["flops"])
+    return Blueprint(context.backend, graph, space, default, least, flops, whole)
+
+
+def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | None:
+    """The kernel of a schedule; None where the generator has none for it."""
+    from kernelwright import codegen
+
+    if not plan.whole:
+        return None
+    try:
+        return codegen.generate(plan.graph, schedule, backend=plan.backend)
+    except codegen.CodegenError:
+        return None
+
+
+def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
+    """TorchInductor's own kernels as a candidate, in C++ or Triton; None where they cannot be had."""
+    from kernelwright import codegen
+
+    entry, seed = (
+        (codegen.INDUCTOR_TRITON_ENTRY, codegen.triton_seed)
+        if context.backend == "triton"
+        else (codegen.INDUCTOR_ENTRY, codegen.inductor_seed)
+    )
+    try:
+        return seed(graph, _ask(context, entry, "compiled by TorchInductor"))
+    except (CoderError, codegen.CodegenError):
+        return None
+
+
+def _variants(context: StepContext) -> list[Mapping[str, Any]]:
+    return [variant for name in CLASSES[context.backend] for variant in context.problem.meta.variants_for(name)]
+
+
+def _ask(context: StepContext, entry: str, what: str, *, most: int | None = None) -> dict[str, Any]:
+    """The reply of a tool for the problem's shape variants, or the first ``most`` of them."""
+    problem = context.problem
+    variants = _variants(context)[:most]
+    payload: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}
+    payload |= {"mode": problem.meta.mode, "backward": problem.meta.backward}
+    try:
+        return context.bench.call(entry, payload)
+    except WorkerFailed as error:
+        raise CoderError(
+            f"the reference cannot be {what}: {error.message}",
+            hint="the offline coder needs a reference that torch.export accepts",
+            problem=problem.id,
+        ) from error

@@ -1,0 +1,541 @@
+"""The nodes of the step as plain functions: state in, changes out. They know nothing of LangGraph.
+
+The state is plain JSON, and kernels live in the ledger under their keys. A node may run twice when a process was
+killed in the middle of it; each is written so that the second time gives the same result and repeats no evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol, TypedDict, cast
+
+from kernelwright.agents._ledger import Ledger
+from kernelwright.agents._set_knobs import set_knobs
+from kernelwright.agents.duplicates import MACHINE_CODE, Twin, find_twin
+from kernelwright.agents.roles import (
+    Assignment,
+    Attempt,
+    Coder,
+    Duplicate,
+    Foresees,
+    Fruitless,
+    Judge,
+    Proposal,
+    Purpose,
+    RoleFailed,
+    StepContext,
+    Workbench,
+)
+from kernelwright.agents.scratchpad import Scratchpad
+from kernelwright.agents.strategy import OneAtATime, Strategy
+from kernelwright.agents.verifier import Forecast, Verifier, passes_over, track_record
+from kernelwright.errors import KernelwrightError
+from kernelwright.records import Advice, Backend, Candidate, Evaluation, Problem
+
+FAILED_ROUNDS = 3  # in a row, without a single candidate, after which a problem is given up
+
+
+_NO_CODERS_FAULT = ("judge", "scratchpad")
+RIVALS = "rivals"  # the part of a recorded action that names whom a candidate was to be timed beside
+
+
+class AttemptState(TypedDict):
+    """One judged candidate in the graph's state."""
+
+    round: int
+    proposal: str
+    evaluation: str
+    action: dict[str, Any]
+    advice: dict[str, Any] | None
+    focus: str
+    purpose: Purpose
+    rivals: list[str]
+
+
+class ProposalState(TypedDict):
+    """What a Coder answered. ``proposal`` is empty where it has none: nothing more (``ends``), or none this time."""
+
+    sample: int
+    proposal: str
+    action: dict[str, Any]
+    reason: str
+    ends: bool
+
+
+class FailureState(TypedDict):
+    """A role that gave nothing usable in a round."""
+
+    round: int
+    role: str
+    reason: str
+
+
+def gather(
+    kept: list[ProposalState] | None, change: list[ProposalState] | int | None
+) -> list[ProposalState]:  # the channel's reducer: Coders work side by side
+    """Proposals that wait: a list joins them, a number takes that sample away, None all of them."""
+    if change is None:
+        return []
+    if isinstance(change, int):
+        return [proposal for proposal in kept or [] if proposal["sample"] != change]
+    return sorted([*(kept or []), *change], key=lambda proposal: proposal["sample"])
+
+
+class StepState(TypedDict):
+    """The graph's state. ``scratchpad`` has the latest notes. ``stop`` says why the loop ended; empty while it runs."""
+
+    run_id: str
+    problem_id: str
+    round: int
+    rounds: int
+    attempts: list[AttemptState]
+    proposals: Annotated[list[ProposalState], gather]
+    failures: list[FailureState]
+    duplicates: list[dict[str, Any]]
+    fruitless: list[dict[str, Any]]
+    scratchpad: str
+    stop: str
+
+
+class Assigned(StepState):
+    """What a Coder among several gets: the state, and what it is asked for."""
+
+    assignment: dict[str, Any]
+
+
+class Evaluate(Protocol):
+    """Judges one candidate, timed beside ``rivals`` where there are some."""
+
+    def __call__(self, candidate: Candidate, *, rivals: tuple[Candidate, ...] = ()) -> Evaluation:
+        """Its evaluation."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepTools:
+    """What the nodes work with for one problem of one run. ``judge``: None where nobody gives advice.
+
+    ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
+    begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
+    ``finished`` is asked after every round: a reason ends the problem's loop for good. ``verifier`` is asked about
+    every candidate before it is judged; None where there is none. ``machine_code`` builds a candidate and gives the
+    fingerprint of what came of it, empty where there is none; None where only texts are compared. ``scratchpad`` sums
+    up what was learned after every ``scratchpad_every`` rounds; 0 for never.
+    """
+
+    problem: Problem
+    coder: Coder
+    judge: Judge | None
+    evaluate: Evaluate
+    ledger: Ledger
+    bench: Workbench
+    backend: Backend = "cpp"  # of what names none
+    baseline: str = "eager"
+    should_stop: Callable[[], str] = lambda: ""
+    build_ahead: Callable[[Candidate], None] | None = None
+    strategy: Strategy = field(default_factory=OneAtATime)
+    finished: Callable[[StepContext], str] = lambda context: ""
+    verifier: Verifier | None = None
+    machine_code: Callable[[Candidate], str] | None = None
+    scratchpad: Scratchpad | None = None
+    scratchpad_every: int = 0
+    _seen: dict[str, tuple[AttemptState, Attempt]] = field(default_factory=dict, repr=False, compare=False)
+
+    def attempt(self, entry: AttemptState) -> Attempt:
+        """One of the judged candidates of a state, with its verdict."""
+        seen = self._seen.get(entry["evaluation"])
+        if seen is None or seen[0] != entry:
+            seen = self._seen[entry["evaluation"]] = entry, _attempt(self.ledger, entry)
+        return seen[1]
+
+
+def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
+    """The state before the first round."""
+    return StepState(
+        run_id=run_id,
+        problem_id=problem_id,
+        round=0,
+        rounds=rounds,
+        attempts=[],
+        proposals=[],
+        failures=[],
+        duplicates=[],
+        fruitless=[],
+        scratchpad="",
+        stop="",
+    )
+
+
+def context_of(
+    tools: StepTools, state: StepState, assignment: Assignment | None = None, *, backend: Backend | None = None
+) -> StepContext:
+    """What the roles may see, rebuilt from the ledger.
+
+    Args:
+        backend: whose kernel it is about; by default what the assignment asks for, else the run's.
+    """
+    return StepContext(
+        problem=tools.problem,
+        backend=backend or (assignment.backend if assignment else "") or tools.backend,
+        round=state["round"],
+        rounds=state["rounds"],
+        bench=tools.bench,
+        baseline=tools.baseline,
+        attempts=tuple(map(tools.attempt, state["attempts"])),
+        assignment=assignment or Assignment(),
+        failures=_failures_since_a_verdict(state),
+        duplicates=tuple(Duplicate.model_validate(known) for known in state.get("duplicates", ())),
+        fruitless=tuple(Fruitless.model_validate(known) for known in state.get("fruitless", ())),
+        scratchpad=state.get("scratchpad", ""),
+    )
+
+
+def _failures_since_a_verdict(state: StepState) -> tuple[str, ...]:
+    """What kept candidates from being judged since the last one that was; rounds are counted from one, as in tables."""
+    judged = max((attempt["round"] for attempt in state["attempts"]), default=-1)
+    return tuple(
+        f"round {failure['round'] + 1}: {failure['reason']}"
+        for failure in state["failures"]
+        if failure["role"] not in _NO_CODERS_FAULT and failure["round"] >= judged
+    )
+
+
+def attempts_of(ledger: Ledger, state: StepState) -> tuple[Attempt, ...]:
+    """The judged candidates of a state, with their verdicts."""
+    return tuple(_attempt(ledger, entry) for entry in state["attempts"])
+
+
+def _attempt(ledger: Ledger, entry: AttemptState) -> Attempt:
+    evaluation = ledger.evaluation(entry["evaluation"])
+    return Attempt(
+        round=entry["round"],
+        evaluation_id=entry["evaluation"],
+        candidate=evaluation.candidate,
+        verdict=evaluation.verdict,
+        action=entry["action"],
+        advice=None if entry["advice"] is None else Advice.model_validate(entry["advice"]),
+        focus=entry["focus"],
+        artifacts=evaluation.artifacts,
+        purpose=entry.get("purpose", "search"),  # a checkpoint of an earlier version has none
+        rivals=tuple(entry.get("rivals", ())),
+    )
+
+
+def assignments(tools: StepTools, state: StepState) -> tuple[Assignment, ...]:
+    """What the Coders of this round are asked for."""
+    return tools.strategy.assign(context_of(tools, state))
+
+
+def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Ask the Coder, and store its candidate before anything else happens to it.
+
+    Where the search has chosen a kernel's knobs itself, nobody is asked.
+    """
+    given = state.get("assignment")
+    assignment = assignments(tools, state)[0] if given is None else Assignment.model_validate(given)
+    answer = ProposalState(sample=assignment.sample, proposal="", action={}, reason="", ends=False)
+    try:
+        context = context_of(tools, state, assignment)
+        proposal = set_knobs(context, assignment) if assignment.knobs else tools.coder.propose(context)
+        _refuse_another_language(context, proposal)
+    except RoleFailed as failed:
+        asked = {
+            "assignment": assignment.model_dump(mode="json", exclude_defaults=True),
+            "cost_usd": float(failed.data.get("cost_usd") or 0.0),
+        }
+        return {"proposals": [{**answer, "reason": failed.message, "action": asked}]}
+    answer["reason"] = proposal.rationale
+    if proposal.candidate is None:
+        return {"proposals": [{**answer, "ends": True}]}
+    answer["proposal"] = tools.ledger.save_proposal(proposal.candidate)
+    answer["action"] = {
+        **proposal.action,
+        "rationale": proposal.rationale,
+        "sample": assignment.sample,
+        "assignment": assignment.model_dump(mode="json", exclude_defaults=True),
+        "cost_usd": proposal.cost_usd,
+    }
+    return {"proposals": [answer]}
+
+
+def _refuse_another_language(context: StepContext, proposal: Proposal) -> None:
+    written = proposal.candidate
+    if written is not None and written.backend != context.backend:
+        said = f"a kernel for {written.backend}, where one for {context.backend} was asked for"
+        raise RoleFailed(said, cost_usd=proposal.cost_usd)
+
+
+def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Have the referee judge the first proposal that waits, unless this run already holds its evaluation.
+
+    What is the same as an earlier candidate is not judged, nor what a Verifier that is believed expects to fail; both
+    count as failures of the round.
+    """
+    pending = next(proposal for proposal in state["proposals"] if proposal["proposal"])
+    candidate = tools.ledger.proposal(pending["proposal"])
+    context = context_of(tools, state)
+    twin = find_twin(candidate, context.attempts)
+    if twin is not None:
+        return _passed_by(tools, state, context, pending, twin)
+    rivals = tools.strategy.rivals(context, candidate)
+    evaluation_id = tools.ledger.find_evaluation(candidate)
+    action = pending["action"]
+    if evaluation_id is not None:
+        action = {**action, **tools.ledger.action(evaluation_id)}
+    else:
+        chosen = bool(action.get("assignment", {}).get("knobs"))  # by the search, which pays for no forecast of it
+        forecast = None if chosen else _forecast(tools, state, candidate, pending["sample"])
+        if forecast is not None and forecast.passed_over:
+            reason = f"not judged, since a {forecast.outcome} is expected: {forecast.reason}"
+            return {
+                "proposals": pending["sample"],
+                "failures": [*state["failures"], _failure(state, "verifier", reason)],
+                "fruitless": _with_fruitless(tools, state, [pending]),
+            }
+        _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
+        if tools.machine_code is not None:
+            action = {**action, MACHINE_CODE: tools.machine_code(candidate)}
+            twin = find_twin(candidate, context.attempts, action[MACHINE_CODE])
+            if twin is not None:
+                return _passed_by(tools, state, context, pending, twin)
+        evaluation = _evaluated(tools, context, candidate, rivals)
+        action = {**action, RIVALS: list(rivals)}
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], action=action)
+    entry = AttemptState(
+        round=state["round"],
+        proposal=pending["proposal"],
+        evaluation=evaluation_id,
+        action=action,
+        advice=None,
+        focus="",
+        purpose="search",
+        rivals=list(rivals),
+    )
+    return {"proposals": pending["sample"], "attempts": [*state["attempts"], entry]}
+
+
+def _passed_by(
+    tools: StepTools, state: StepState, context: StepContext, pending: ProposalState, twin: Twin
+) -> dict[str, Any]:
+    """Leave a proposal unjudged, since it is the same as an attempt; whoever asked for it is told so."""
+    candidate, earlier = tools.ledger.proposal(pending["proposal"]), twin.attempt
+    duplicate = Duplicate(
+        round=state["round"],
+        after=len(context.attempts),
+        candidate=candidate.sha256,
+        twin=earlier.candidate.sha256,
+        same=twin.same,
+        action=pending["action"],
+    )
+    tools.ledger.add_duplicate(duplicate)
+    outcome = earlier.verdict.status.value
+    speedup = earlier.verdict.speedup(tools.baseline)
+    if speedup is not None:
+        outcome += f", {speedup.median:.2f}x"
+    reason = (
+        f"not judged, since it is the same {twin.same} as kernel {duplicate.twin[:12]} of round {earlier.round + 1} "
+        f"({outcome}): change what the kernel does"
+    )
+    return {
+        "proposals": pending["sample"],
+        "failures": [*state["failures"], _failure(state, "duplicate", reason)],
+        "duplicates": [*state.get("duplicates", ()), duplicate.model_dump(mode="json")],
+    }
+
+
+def _evaluated(tools: StepTools, context: StepContext, candidate: Candidate, rivals: tuple[str, ...]) -> Evaluation:
+    """Judge a candidate, beside earlier ones of the run."""
+    if not rivals:
+        return tools.evaluate(candidate)
+    known = {attempt.candidate.sha256: attempt.candidate for attempt in context.attempts}
+    return tools.evaluate(candidate, rivals=tuple(known[sha256] for sha256 in rivals))
+
+
+def wants_again(tools: StepTools, state: StepState) -> bool:
+    """Whether something is to be judged once more before the round goes on."""
+    return tools.strategy.again(context_of(tools, state)) is not None
+
+
+def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Have the referee judge what the strategy wants to see once more, unless this run already holds that."""
+    context = context_of(tools, state)
+    wanted = tools.strategy.again(context)
+    if wanted is None:
+        return {}
+    known = {attempt.candidate.sha256: attempt for attempt in context.attempts}
+    candidate = known[wanted.candidate].candidate
+    earlier = [a for a in context.attempts if (a.candidate.sha256, a.purpose) == (wanted.candidate, wanted.purpose)]
+    evaluation_id = tools.ledger.find_again(candidate, wanted.purpose, len(earlier))
+    if evaluation_id is None:
+        evaluation = _evaluated(tools, context, candidate, wanted.rivals)
+        action = {RIVALS: list(wanted.rivals)}
+        evaluation_id = tools.ledger.record(evaluation, step=state["round"], purpose=wanted.purpose, action=action)
+    entry = AttemptState(
+        round=state["round"],
+        proposal=candidate.sha256,
+        evaluation=evaluation_id,
+        action=dict(known[wanted.candidate].action),
+        advice=None,
+        focus="",
+        purpose=wanted.purpose,
+        rivals=list(wanted.rivals),
+    )
+    return {"attempts": [*state["attempts"], entry]}
+
+
+def _forecast(tools: StepTools, state: StepState, candidate: Candidate, sample: int) -> Forecast | None:
+    """What the Verifier says of a candidate; None where there is none, or it proved worth too little.
+
+    No round after one in which nothing was judged is left without a verdict: the Coder learns from those alone.
+    """
+    if tools.verifier is None:
+        return None
+    kept = tools.ledger.forecast(candidate, state["round"])
+    if kept is not None:
+        return kept
+    standing = track_record(tools.ledger.past_forecasts()).standing
+    if standing == "switched off":
+        return None
+    context = context_of(tools, state, Assignment(sample=sample), backend=candidate.backend)
+    prediction = tools.verifier.predict(context, candidate)
+    if prediction is None:
+        return None
+    forecast = Forecast(
+        round=state["round"],
+        candidate=candidate.sha256,
+        verifier=tools.verifier.name,
+        outcome=prediction.outcome,
+        confidence=prediction.confidence,
+        reason=prediction.reason,
+        passed_over=passes_over(prediction, standing, candidate) and not _nothing_judged_before(state),
+    )
+    tools.ledger.add_forecast(forecast)
+    return forecast
+
+
+def _nothing_judged_before(state: StepState) -> bool:
+    """Whether the round before passed without a verdict."""
+    before = state["round"] - 1
+    return before >= 0 and not any(attempt["round"] == before for attempt in state["attempts"])
+
+
+def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal) -> None:
+    """While ``pending`` is judged, have those built that wait, and those that will probably follow."""
+    if tools.build_ahead is None:
+        return
+    waiting = [tools.ledger.proposal(other["proposal"]) for other in state["proposals"] if other["proposal"]]
+    foreseen: list[Candidate] = []
+    if isinstance(tools.coder, Foresees) and state["round"] + 1 < state["rounds"]:
+        try:
+            asked = Assignment.model_validate(pending.action.get("assignment") or {})
+            foreseen = list(tools.coder.foresee(context_of(tools, state, asked), pending))
+        except KernelwrightError:  # the proposal itself will tell
+            return
+    if foreseen or len(waiting) > 1:
+        for candidate in (*waiting, *foreseen):
+            tools.build_ahead(candidate)
+
+
+def _advise(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Ask the Judge about the attempt that the next round begins from, and append its advice to the record."""
+    if tools.judge is None:
+        return {}
+    context = context_of(tools, state)
+    focus = tools.strategy.focus(context)
+    if focus is None:
+        return {}
+    about = context_of(tools, state, backend=focus.candidate.backend)
+    try:
+        advice = tools.judge.advise(about, tools.ledger.evaluation(focus.evaluation_id))
+    except RoleFailed as failed:
+        return {"failures": [*state["failures"], _failure(state, "judge", failed.message)]}
+    tools.ledger.add_note(focus.candidate, focus.evaluation_id, tools.judge.name, advice, step=state["round"])
+    *earlier, entry = state["attempts"]
+    advised = AttemptState(**{**entry, "advice": advice.model_dump(mode="json"), "focus": focus.candidate.sha256})
+    return {"attempts": [*earlier, advised]}
+
+
+def wants_notes(tools: StepTools, state: StepState) -> bool:
+    """Whether what was learned is to be summed up before the next round."""
+    every = tools.scratchpad_every if tools.scratchpad is not None else 0
+    return bool(every and state["round"] % every == 0 and state["attempts"])
+
+
+def summarise(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Have what was learned summed up, unless that was done before this round already; else earlier notes stand."""
+    if tools.scratchpad is None:
+        return {}
+    notes = tools.ledger.scratchpad(state["round"])
+    if notes is None:
+        try:
+            notes = tools.scratchpad.summarise(context_of(tools, state))
+        except RoleFailed as failed:
+            return {"failures": [*state["failures"], _failure(state, "scratchpad", failed.message)]}
+        tools.ledger.add_scratchpad(state["round"], tools.scratchpad.name, notes)
+    return {"scratchpad": notes}
+
+
+def conclude(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """End a round: have advice given where something was judged, then go on or stop."""
+    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+    advised = _advise(tools, state) if judged else {}
+    return {**advised, **_decide(tools, cast(StepState, {**state, **advised}))}
+
+
+def _decide(tools: StepTools, state: StepState) -> dict[str, Any]:
+    """Go on or stop: a role may end the loop, and so do the last round, and rounds without any candidate."""
+    done = state["round"] + 1
+    empty = [proposal for proposal in state["proposals"] if not proposal["proposal"]]
+    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+    failures = [
+        *state["failures"],
+        *(_failure(state, "coder", proposal["reason"]) for proposal in empty if not proposal["ends"]),
+    ]
+    changes: dict[str, Any] = {"proposals": None, "failures": failures, "round": done if judged else state["round"]}
+    if failed := [proposal for proposal in empty if not proposal["ends"]]:
+        changes["fruitless"] = _with_fruitless(tools, state, failed)
+        state = {**state, "fruitless": changes["fruitless"]}
+    if not judged and empty and all(proposal["ends"] for proposal in empty):
+        return {**changes, "stop": f"{tools.coder.name}: {empty[0]['reason']}"}
+    changes["round"] = done
+    advice = (state["attempts"][-1]["advice"] if judged else None) or {}
+    if advice.get("mode") == "stop" and tools.strategy.heeds_stops:
+        stop = f"judge: {advice['bottleneck']}"
+    elif done >= state["rounds"]:
+        stop = f"all {state['rounds']} rounds done"
+    elif not judged and _failed_in_a_row(failures, state) >= FAILED_ROUNDS:
+        stop = f"{tools.coder.name}: {FAILED_ROUNDS} rounds in a row without a candidate: {failures[-1]['reason']}"
+    else:
+        stop = tools.finished(context_of(tools, state))
+    return {**changes, "stop": stop}
+
+
+def _with_fruitless(tools: StepTools, state: StepState, proposals: list[ProposalState]) -> list[dict[str, Any]]:
+    """What is known of Coders that gave nothing, with these as well."""
+    rows = [
+        Fruitless(
+            round=state["round"],
+            after=len(state["attempts"]),
+            sample=proposal["sample"],
+            action=proposal["action"],
+        )
+        for proposal in proposals
+    ]
+    for row in rows:
+        tools.ledger.add_fruitless(row)
+    return [*state.get("fruitless", ()), *(row.model_dump(mode="json") for row in rows)]
+
+
+def _failure(state: StepState, role: str, reason: str) -> FailureState:
+    return FailureState(round=state["round"], role=role, reason=reason)
+
+
+def _failed_in_a_row(failures: list[FailureState], state: StepState) -> int:
+    """Rounds up to this one that brought no candidate."""
+    judged = {attempt["round"] for attempt in state["attempts"]}
+    failed = {failure["round"] for failure in failures if failure["role"] == "coder"} - judged
+    count = 0
+    while state["round"] - count in failed:
+        count += 1
+    return count

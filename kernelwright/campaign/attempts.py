@@ -1,0 +1,141 @@
+"""What one problem's work may end by: what concerns that problem becomes its own row, and the others go on."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright.agents.llm import Stopped as ModelStopped
+from kernelwright.campaign._results import RunResult
+from kernelwright.campaign.stopping import StopWatch
+from kernelwright.errors import (
+    BudgetReached,
+    InvalidReferenceError,
+    KernelwrightError,
+    MachineError,
+    MissingToolError,
+    SandboxError,
+    StoreError,
+)
+from kernelwright.records import Problem, Status
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+_TRACEBACK = 8000  # characters of it that are kept
+_TRIES = 2  # where the machine fails
+_OF_THE_RUN = (SandboxError, MissingToolError, StoreError)
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class Awaiting(Exception):
+    """The problem can go on when replies have come in these places."""
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        super().__init__(", ".join(places))
+        self.places = places
+
+
+class Stopped(Exception):
+    """The run is to stop; everything in flight was saved."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ProblemFault(NamedTuple):
+    """Why the work on one problem ended without a verdict.
+
+    Attributes:
+        reason: in words.
+        invalid: its reference cannot be used.
+        retry: the machine failed, so another time may do better.
+        unforeseen: an error that kernelwright should not have, with its traceback.
+    """
+
+    reason: str
+    invalid: bool = False
+    retry: bool = False
+    unforeseen: str = ""
+
+
+def fault_of(error: Exception) -> ProblemFault | None:
+    """What an error says of the problem that it came up with; None where it concerns the whole run.
+
+    That is a sandbox or a tool that is missing, the store, and a full disk: no other problem would fare better.
+    """
+    if isinstance(error, _OF_THE_RUN) or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
+        return None
+    if isinstance(error, InvalidReferenceError):
+        return ProblemFault(str(error), invalid=True)
+    if isinstance(error, MachineError):
+        return ProblemFault(str(error), retry=True)
+    if isinstance(error, KernelwrightError):
+        return ProblemFault(str(error))
+    said = f"{type(error).__name__}: {error}".strip(": ")[:500]
+    return ProblemFault(f"an error of kernelwright: {said}", unforeseen="".join(traceback.format_exception(error)))
+
+
+def attempted(
+    work: Callable[[], RunResult],
+    *,
+    failed: Callable[[ProblemFault], RunResult],
+    told: Callable[[ProblemFault, str], None],
+    watch: StopWatch,
+) -> RunResult:
+    """The row of one problem, whatever its work does. A fault of the machine is tried once more.
+
+    Args:
+        failed: the row of a problem that ended so.
+        told: is given each fault with what is said of it.
+
+    Raises:
+        Stopped: a stop was asked for, or a budget is used up.
+        Awaiting: replies are still to be written.
+        Exception: what concerns the whole run.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return work()
+        except (Awaiting, Stopped):
+            raise
+        except ModelStopped as stopped:
+            raise Stopped(stopped.message) from None
+        except BudgetReached as reached:
+            told(ProblemFault(reached.message), reached.message)
+            raise Stopped("budget") from None
+        except Exception as error:  # the border of one problem: what its code led us into must not end the others
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            if not fault.invalid and (reason := watch.reason()):  # what is being ended fails on its way
+                raise Stopped(reason) from None
+            again = "; trying again" if fault.retry and left else ""
+            told(fault, f"fault of the machine: {fault.reason}{again}" if fault.retry else fault.reason)
+            if not again:
+                return failed(fault)
+    raise AssertionError("unreachable")
+
+
+def note_fault(store: Store, run_id: str, problem: Problem, fault: ProblemFault) -> None:
+    """Keep a fault of the machine or of kernelwright among the run's events."""
+    if fault.retry:
+        store.event(run_id, "machine-error", {"problem": problem.id, "error": fault.reason})
+    elif fault.unforeseen:
+        store.event(run_id, "problem-error", {"problem": problem.id, "traceback": fault.unforeseen[-_TRACEBACK:]})
+
+
+def row_of_fault(problem: Problem, fault: ProblemFault, *, seconds: float) -> RunResult:
+    """The row of a problem that ended without a verdict."""
+    return RunResult(
+        problem=problem.id,
+        state="failed",
+        status=Status.INVALID_REFERENCE if fault.invalid else None,
+        reason=fault.reason,
+        seconds=seconds,
+        retry=fault.retry,
+        unjudged=True,
+    )

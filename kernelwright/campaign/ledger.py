@@ -1,0 +1,174 @@
+"""The step's memory, kept in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.agents import Duplicate, Fruitless, TrackRecord
+from kernelwright.agents.roles import Purpose
+from kernelwright.agents.verifier import Forecast, Past, foretold, track_record
+from kernelwright.records import Advice, Candidate, Evaluation
+
+if TYPE_CHECKING:
+    from kernelwright.store import Store
+
+FORECAST = "forecast"  # the kind of events that keep them
+DUPLICATE = "duplicate"
+FRUITLESS = "fruitless"
+SCRATCHPAD = "scratchpad"
+
+
+def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
+    """What a run's Verifier said, in order, with the problem that it is about."""
+    return [
+        (event.data["problem"], Forecast.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
+        for event in store.events(run_id, kind=FORECAST)
+    ]
+
+
+def duplicates_of(store: Store, run_id: str) -> list[tuple[str, Duplicate]]:
+    """What a run did not judge again, in order, with the problem that it is of."""
+    return [
+        (event.data["problem"], Duplicate.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
+        for event in store.events(run_id, kind=DUPLICATE)
+    ]
+
+
+def fruitless_of(store: Store, run_id: str) -> list[tuple[str, Fruitless]]:
+    """When a run's Coders gave nothing to judge, in order, with the problem that they were asked about."""
+    return [
+        (event.data["problem"], Fruitless.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
+        for event in store.events(run_id, kind=FRUITLESS)
+    ]
+
+
+def past_forecasts(store: Store, run_id: str) -> list[Past]:
+    """A run's forecasts, each held against the verdict on the same candidate; the first word on it stands."""
+    verdicts = store.search_statuses(run_id)
+    first = {(problem, forecast.candidate): forecast for problem, forecast in reversed(forecasts_of(store, run_id))}
+    past = []
+    for place, forecast in first.items():
+        status = verdicts.get(place)
+        failed = None if status is None else foretold(status)
+        if failed is not None or (status is None and forecast.passed_over):
+            past.append(Past(forecast.fails, failed))
+    return past
+
+
+def verifier_record(store: Store, run_id: str) -> TrackRecord | None:
+    """How right a run's Verifier was; None where it said nothing."""
+    return track_record(past_forecasts(store, run_id)) if forecasts_of(store, run_id) else None
+
+
+class StoreLedger:
+    """One run's evaluations and proposals of one problem.
+
+    A candidate has its row before it is judged, so a resumed run judges the very one that the killed run proposed.
+    """
+
+    def __init__(self, store: Store, run_id: str, problem_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._problem_id = problem_id
+        self._read: dict[str, Evaluation] = {}
+
+    def save_proposal(self, candidate: Candidate) -> str:
+        """Store a candidate before it is judged; returns its hash."""
+        return self._store.record_candidate(candidate)
+
+    def proposal(self, key: str) -> Candidate:
+        """The candidate under a hash."""
+        return self._store.candidate(key, problem=self._problem_id)
+
+    def find_evaluation(self, candidate: Candidate) -> str | None:
+        """Id of this run's search evaluation of the candidate."""
+        return self._find(candidate, confirmed=False, purpose="search")
+
+    def find_again(self, candidate: Candidate, purpose: Purpose, number: int) -> str | None:
+        """Id of this run's evaluation of the candidate for a purpose, the ``number``-th of them, counted from 0."""
+        found = self._store.evaluations(
+            run_id=self._run_id, problem=self._problem_id, candidate=candidate.sha256, control=False, purpose=purpose
+        )
+        return found[number].id if len(found) > number else None
+
+    def find_confirmation(self, candidate: Candidate) -> str | None:
+        """Id of this run's confirmation of the candidate, whether it held or not."""
+        return self._find(candidate, confirmed=True)
+
+    def record(
+        self,
+        evaluation: Evaluation,
+        *,
+        step: int,
+        purpose: Purpose = "search",
+        action: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Store a finished evaluation."""
+        return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, purpose=purpose, action=action)
+
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        """The evaluation under an id, read once: evidence never changes."""
+        if evaluation_id not in self._read:
+            self._read[evaluation_id] = self._store.evaluation(evaluation_id).evaluation
+        return self._read[evaluation_id]
+
+    def action(self, evaluation_id: str) -> Mapping[str, Any]:
+        """What was asked for and done."""
+        return self._store.evaluation(evaluation_id).action
+
+    def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
+        """What was said of a candidate in a round of this run; the first word stands."""
+        said = (
+            forecast for problem, forecast in forecasts_of(self._store, self._run_id) if problem == self._problem_id
+        )
+        return next((one for one in said if (one.candidate, one.round) == (candidate.sha256, step)), None)
+
+    def add_forecast(self, forecast: Forecast) -> None:
+        """Keep what a Verifier said."""
+        data = {"problem": self._problem_id, **forecast.model_dump(mode="json")}
+        self._store.event(self._run_id, FORECAST, data)
+
+    def past_forecasts(self) -> list[Past]:
+        """All forecasts of the run, on every problem, with what the referee said."""
+        return past_forecasts(self._store, self._run_id)
+
+    def add_duplicate(self, duplicate: Duplicate) -> None:
+        """Keep that a candidate was not judged, unless a process that was killed did so already."""
+        if (self._problem_id, duplicate) not in duplicates_of(self._store, self._run_id):
+            self._store.event(
+                self._run_id, DUPLICATE, {"problem": self._problem_id, **duplicate.model_dump(mode="json")}
+            )
+
+    def add_fruitless(self, fruitless: Fruitless) -> None:
+        """Keep that a Coder gave nothing, unless a process that was killed did so already."""
+        if (self._problem_id, fruitless) not in fruitless_of(self._store, self._run_id):
+            self._store.event(
+                self._run_id, FRUITLESS, {"problem": self._problem_id, **fruitless.model_dump(mode="json")}
+            )
+
+    def scratchpad(self, step: int) -> str | None:
+        """The notes that were made of the problem before a round of this run; the first ones stand."""
+        kept = (event.data for event in self._store.events(self._run_id, kind=SCRATCHPAD))
+        return next((str(d["text"]) for d in kept if (d["problem"], d["step"]) == (self._problem_id, step)), None)
+
+    def add_scratchpad(self, step: int, author: str, text: str) -> None:
+        """Keep notes on the problem."""
+        data = {"problem": self._problem_id, "step": step, "author": author, "text": text}
+        self._store.event(self._run_id, SCRATCHPAD, data)
+
+    def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
+        """Append a Judge's advice, unless a process that was killed did so already."""
+        earlier = self._store.notes(candidate=candidate.sha256, run_id=self._run_id)
+        if not any((note.evaluation_id, note.role, note.step) == (evaluation_id, role, step) for note in earlier):
+            self._store.add_note(candidate.sha256, evaluation_id, role, advice, self._run_id, step)
+
+    def _find(self, candidate: Candidate, *, confirmed: bool, purpose: Purpose | None = None) -> str | None:
+        found = self._store.find_evaluation(
+            candidate=candidate.sha256,
+            problem=self._problem_id,
+            run_id=self._run_id,
+            confirmed=confirmed,
+            purpose=purpose,
+        )
+        return None if found is None else found.id

@@ -1,0 +1,157 @@
+"""Recipes: named sets of settings that make the one engine search as a published system does."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kernelwright.agents.llm import is_model
+from kernelwright.agents.registry import coders
+from kernelwright.config import Settings
+from kernelwright.errors import UsageError
+from kernelwright.evolution import IslandPlan, SearchPlan, axes_named
+from kernelwright.records import Backend, Record
+
+_FOLDER = Path(__file__).with_name("recipes")
+SUFFIX = ".toml"
+
+
+class Recipe(Record):
+    """Settings that hold where nothing else was said.
+
+    Attributes:
+        source: the system that it follows, with where it was published; empty for our own.
+        differs: what it does otherwise than that system, or not at all; one sentence each.
+        judge_is_coder: the Coder's model is the Judge as well, where none was named.
+        verifier_is_coder: the Coder's model is the Verifier as well, where none was named.
+        search: how an evolutionary search is set up; None for a recipe that follows one line of kernels.
+    """
+
+    name: str
+    summary: str
+    source: str = ""
+    differs: tuple[str, ...] = ()
+    judge_is_coder: bool = False
+    verifier_is_coder: bool = False
+    settings: Mapping[str, Any] = {}
+    search: SearchPlan | None = None
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The recipes that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob(f"*{SUFFIX}")))
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe by its name, or from a file whose path ends in ``.toml``.
+
+    Raises:
+        UsageError: there is none, or the file is none.
+    """
+    if name.endswith(SUFFIX):
+        return _read(Path(name), Path(name).stem)
+    if name not in recipe_names():
+        near = difflib.get_close_matches(name, recipe_names(), n=2)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(
+            f"unknown recipe {name!r}",
+            hint=f"{meant}known: {', '.join(recipe_names())}, or a file that ends in {SUFFIX}",
+        )
+    return _read(_FOLDER / f"{name}{SUFFIX}", name)
+
+
+def with_recipe(settings: Settings) -> Settings:
+    """Settings with what their recipe says wherever they have nothing but a default.
+
+    Raises:
+        UsageError: no such recipe, or it sets what is no setting.
+    """
+    recipe = load_recipe(settings.recipe)
+    origin = f"recipe {recipe.name}"
+    open_ones = {name: value for name, value in recipe.settings.items() if _is_open(settings, name)}
+    if recipe.judge_is_coder and is_model(settings.coder) and _is_open(settings, "judge"):
+        open_ones["judge"] = settings.coder
+    if recipe.verifier_is_coder and is_model(settings.coder) and _is_open(settings, "verifier"):
+        open_ones["verifier"] = settings.coder
+    return settings.with_values(origin, **open_ones) if open_ones else settings
+
+
+def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequence[str] = ()) -> SearchPlan | None:
+    """A recipe's search as a run has it: with the models that write for the run; None where the recipe has none.
+
+    Raises:
+        UsageError: kernels of an island's backend have none of its axes, its coder does not write them, no island
+            writes for the run's backend, it names models that the run lacks, or there are several models and no search
+            to draw among them.
+    """
+    writers = (coder, *models)
+    if models and (unfit := [spec for spec in writers if not is_model(spec)]):
+        raise UsageError(f"{unfit[0]} is no language model, and a search draws among those", hint="name models alone")
+    if len(set(writers)) < len(writers):
+        raise UsageError("a model is named twice", hint="'models' are those beside the coder's")
+    plan = recipe.search
+    if plan is None:
+        if models:
+            raise UsageError(
+                f"the recipe {recipe.name} follows one line of kernels, and has one model write it",
+                hint="choose one that evolves kernels: 'kernelwright recipes list'",
+            )
+        return None
+    for island in plan.islands:
+        axes_named(island.axes, island.backend or backend)
+        _require_language(island, coder)
+    if backend not in (written := plan.backends(backend)):
+        raise UsageError(
+            f"no island of the recipe {recipe.name} writes for --backend {backend}, whose kernels are to win",
+            hint=f"use {' or '.join(f'--backend {name}' for name in written)}",
+        )
+    named = [*plan.models, *(island.model for island in plan.islands if island.model)]
+    if missing := [spec for spec in named if spec not in writers]:
+        raise UsageError(
+            f"the recipe {recipe.name} names the model {missing[0]}, which this run does not have",
+            hint=f"--set models={','.join(dict.fromkeys(missing))}",
+        )
+    return plan.model_copy(update={"models": writers}) if models and not plan.models else plan
+
+
+def _require_language(island: IslandPlan, coder: str) -> None:
+    """UsageError unless whoever writes for an island writes in its language."""
+    if not island.backend:
+        return
+    writer = coders.build(island.model or coder)
+    if island.backend not in writer.backends:
+        raise UsageError(
+            f"island {island.name} is for {island.backend}, which the {writer.name} coder does not write",
+            hint=f"it writes {' and '.join(sorted(writer.backends))}; let a model write: --coder openai:MODEL",
+        )
+
+
+def _is_open(settings: Settings, name: str) -> bool:
+    return name not in type(settings).model_fields or settings.origin(name) == "default"
+
+
+def _read(path: Path, name: str) -> Recipe:
+    try:
+        return Recipe(name=name, **tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the recipe {path}: {error.strerror}", hint="'kernelwright recipes list'"
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{path} is no recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            hint="'kernelwright recipes show cudaforge' prints one",
+            file=str(path),
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise UsageError(
+            f"{path} is no recipe: {error}",
+            hint="'kernelwright recipes show cudaforge' prints one",
+            file=str(path),
+        ) from error
