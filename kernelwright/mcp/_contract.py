@@ -69,7 +69,7 @@ argument is checked against the C declaration. `defines` become macros. `flags` 
 -mprefer-vector-width=512), define macros and link the maths library. torch.utils.cpp_extension.load_inline works too.
 Threads while timed: see `threads`.""",
     "cuda": """\
-`kernelwright.inline._cuda(SOURCE, "kernel", defines={...}, flags=[...])` compiles CUDA and gives a kernel that is
+`kernelwright.inline.cuda(SOURCE, "kernel", defines={...}, flags=[...])` compiles CUDA and gives a kernel that is
 launched as `kernel[grid, block](x, y, rows)`, or `kernel[grid, block, shared_bytes]` for dynamic shared memory. The
 name of a template carries its arguments: "scale<float, 4>". load_inline(cuda_sources=...) works too.""",
     "triton": "`@triton.jit` kernels, launched from forward as usual; autotune works.",

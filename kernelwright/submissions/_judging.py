@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, UsageError
-from kernelwright.evaluator import Check, Confirm
 from kernelwright.records import Candidate, Problem
 from kernelwright.submissions._records import Outcome, Submission, storable
 from kernelwright.submissions._spool import Claim
@@ -38,7 +37,7 @@ class Judging:
         self,
         settings: Settings,
         store: Store,
-        open_referee: OpenReferee,
+        open_referee: OpenReferee | None,
         tell: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> None:
@@ -141,6 +140,8 @@ class Judging:
 
     def _session(self, submission: Submission, candidate: Candidate, problem: Problem, part: Part) -> StoredEvaluation:
         """Judge it in a session of its own, and record that in one go."""
+        from kernelwright.evaluator import Check, Confirm  # here, since it takes a second to load
+
         evaluation = self._opened().evaluate(
             candidate,
             problem,
@@ -157,7 +158,10 @@ class Judging:
 
     def _opened(self) -> RefereeLike:
         if self._referee is None:
-            self._referee = self._ending.enter_context(self._open_referee(self._settings))
+            from kernelwright.campaign import open_local_referee  # here, since it takes a second to load
+
+            opened = (self._open_referee or open_local_referee)(self._settings)
+            self._referee = self._ending.enter_context(opened)
         return self._referee
 
 

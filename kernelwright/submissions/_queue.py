@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from kernelwright.campaign import OpenReferee, open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import KernelwrightError, MachineError, MissingToolError, UsageError
 from kernelwright.submissions._judging import MAX_TRIES, Judging
@@ -15,6 +14,7 @@ from kernelwright.submissions._records import Outcome, storable
 from kernelwright.submissions._spool import Claim, Spool
 
 if TYPE_CHECKING:
+    from kernelwright.campaign import OpenReferee
     from kernelwright.store import Store
 
 POLL_S: Final = 2.0
@@ -37,7 +37,7 @@ def judge_submissions(
     *,
     once: bool,
     tell: Callable[[str], None] = lambda line: None,
-    open_referee: OpenReferee = open_local_referee,
+    open_referee: OpenReferee | None = None,
     stop: Callable[[], bool] = lambda: False,
     limit: int | None = None,
     wait: Callable[[float], object] = time.sleep,
@@ -55,7 +55,7 @@ def judge_submissions(
         spool: where submissions lie.
         once: end when none is left that was not tried; else wait for more.
         tell: told each step as a line; it may quote hostile text.
-        open_referee: makes the referee for settings.
+        open_referee: makes the referee for settings; None for the one on this machine.
         stop: asked before each session whether to end.
         limit: end after so many.
         wait: waits so many seconds for more submissions.

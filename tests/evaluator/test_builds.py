@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright import inline
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.cache import ProductCache
 from kernelwright.evaluator.builds.native import compiler_takes
 from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.inline import cuda_toolchain as _cuda_compiler
+from kernelwright.inline import toolchain
 
 KERNEL = """
 // The root of every element? In place.
@@ -173,7 +173,7 @@ def test_what_was_built_for_another_processor_is_not_there(tmp_path, monkeypatch
     cache = ProductCache(tmp_path, 1 << 30)
     cache.keep("kernel", b"for this one", "")
     assert cache.load("kernel") == (b"for this one", "")
-    monkeypatch.setattr(inline, "processor", lambda: "flags: none of these")
+    monkeypatch.setattr(toolchain, "processor", lambda: "flags: none of these")
     assert cache.load("kernel") is None
     cache.keep("kernel", b"for the other", "")
     monkeypatch.undo()

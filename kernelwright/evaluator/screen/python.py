@@ -14,7 +14,7 @@ from kernelwright.records import Backend
 
 _BUILDERS: Mapping[str, frozenset[Backend]] = {
     "kernelwright.inline.cpp": frozenset({"cpp"}),
-    "kernelwright.inline._cuda": frozenset({"cuda"}),
+    "kernelwright.inline.cuda": frozenset({"cuda"}),
     "torch.utils.cpp_extension.load_inline": frozenset({"cpp", "cuda"}),
     "torch.utils.cpp_extension.load": frozenset({"cpp", "cuda"}),
     "torch.cuda._compile_kernel": frozenset({"cuda"}),
