@@ -39,7 +39,7 @@ from kernelwright.evaluator.accuracy import arrays, distributions
 from kernelwright.evaluator.accuracy import budget as _budget
 from kernelwright.evaluator.accuracy.trials import data_of
 from kernelwright.evaluator.worker.oracle_math import reference_scales  # noqa: E402
-from kernelwright.records import InputDomain  # noqa: E402
+from kernelwright.records import InputDomain
 
 DOMAIN = InputDomain(fill="normal")
 NAMES = distributions.distributions_for(DOMAIN)

@@ -27,11 +27,11 @@ from kernelwright.records import (
     Speedup,
     Stage,
     Status,
-    TimedVariant,
     Timing,
     Verdict,
     sha256_text,
 )
+from kernelwright.records.verdicts import TimedVariant
 from kernelwright.store import Store
 
 RECIPES = ("default", "best-of-n", "cudaforge", "shinka")

@@ -33,7 +33,7 @@ import corpus  # noqa: E402
 from kernelwright.config import Settings  # noqa: E402
 from kernelwright.errors import MachineError  # noqa: E402
 from kernelwright.evaluator import Confirm, ProblemSession, Referee, Search, environment  # noqa: E402
-from kernelwright.records import Candidate, Evaluation, sha256_text  # noqa: E402
+from kernelwright.records import Candidate, Evaluation, sha256_text
 from kernelwright.rl import FORMULAS, REWARDS, Attempt, payments, runs_of
 from kernelwright.rl._formulas import IDLE
 from kernelwright.rl._naive import evaluate_naively

@@ -31,7 +31,8 @@ from pydantic import (
 )
 
 from kernelwright.errors import UsageError
-from kernelwright.records import Backend, KnobValue, OwnKernels, Problem
+from kernelwright.records import Backend, KnobValue, Problem
+from kernelwright.records.problems import OwnKernels
 
 __all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "api_key", "debug_enabled", "keys_present", "parse_bytes"]
 

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelwright.agents.llm import Message, ModelClient, ModelFault, Place, Request
 from kernelwright.agents.roles import RoleFailed
-from kernelwright.records import SEVERITIES, Insight, InsightType, PatternKind, Severity
-from kernelwright.records import Place as RowPlace
+from kernelwright.records.problems import PatternKind
+from kernelwright.records.problems import Place as RowPlace
+from kernelwright.records.runs import SEVERITIES, Insight, InsightType, Severity
 
 T = TypeVar("T")
 _FENCE = re.compile(r"\A\s*```[\w+-]*\n(.*?)\n?```\s*\Z", re.DOTALL)

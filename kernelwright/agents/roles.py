@@ -19,8 +19,8 @@ from kernelwright.records import (
     Record,
     Verdict,
     sha256_text,
-    timed_together,
 )
+from kernelwright.records.base import timed_together
 
 Purpose = Literal["search", "contest", "remeasure"]
 Mode = Literal["new", "repair", "improve", "edit", "cross", "tune", "transfer", "simplify"]

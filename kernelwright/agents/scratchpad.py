@@ -10,7 +10,8 @@ from kernelwright.agents.model_roles import ModelRole, history_of
 from kernelwright.agents.moves import UNTIMED_EFFECT, effects, joint_effects
 from kernelwright.agents.roles import Attempt, StepContext
 from kernelwright.prompts import Move
-from kernelwright.records import SEVERITIES, Backend
+from kernelwright.records import Backend
+from kernelwright.records.runs import SEVERITIES
 
 MOST_CHARACTERS = 1500
 _MOVES_READ = 32  # measured moves that whoever sums up is shown

@@ -24,16 +24,8 @@ from kernelwright.agents.model_roles import ModelRole
 from kernelwright.agents.replies import ProposedGenerators, ask, schema_of
 from kernelwright.evaluator import Check, Session
 from kernelwright.prompts import KernelView, render
-from kernelwright.records import (
-    Backend,
-    Candidate,
-    Evaluation,
-    InputGenerator,
-    InputPattern,
-    PatternKind,
-    Problem,
-    Status,
-)
+from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, InputPattern, Problem, Status
+from kernelwright.records.problems import PatternKind
 
 __all__ = ["MOST_GENERATORS", "Archive", "ModelTester", "OfflineTester", "Session", "seed_faults"]
 

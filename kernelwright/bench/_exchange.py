@@ -14,7 +14,8 @@ from kernelwright.bench._kernelbench import NOT_TIMED, KernelBenchRun, Slot, wri
 from kernelwright.bench._stored import JudgedSample, StoredBench
 from kernelwright.datasets import Suite, UnreadableProblem
 from kernelwright.errors import UsageError
-from kernelwright.records import VARIANT_MARK, Backend, Candidate, Environment, Problem, TimingSample
+from kernelwright.records import Backend, Candidate, Environment, Problem, TimingSample
+from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.store import Sample
 
 if TYPE_CHECKING:

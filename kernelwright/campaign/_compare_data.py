@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernelwright.campaign._results import RunResult
 from kernelwright.campaign.campaign import rows_of
 from kernelwright.campaign.paired import Measured
-from kernelwright.records import Backend, Speedup, timed_together
+from kernelwright.records import Backend, Speedup
+from kernelwright.records.base import timed_together
 
 if TYPE_CHECKING:
     from kernelwright.store import RunRow, Store

@@ -49,7 +49,8 @@ from kernelwright.campaign.stopping import StopWatch
 from kernelwright.config import CAPTURED, Settings
 from kernelwright.datasets import LintFinding, LintRecords, lint
 from kernelwright.evaluator import Confirm, Search, Session
-from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status, timed_together
+from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
+from kernelwright.records.base import timed_together
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:

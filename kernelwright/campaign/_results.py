@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from kernelwright.records import Interval, Record, Speedup, Stage, Status, TimedVariant
+from kernelwright.records import Interval, Record, Speedup, Stage, Status
+from kernelwright.records.verdicts import TimedVariant
 
 ProblemState = Literal["pending", "running", "done", "failed"]
 RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "interrupted"]

@@ -17,7 +17,8 @@ from kernelwright.campaign.tune_results import CostModelUse, Outcome, TunedSetti
 from kernelwright.errors import MachineError, MissingToolError, SandboxError
 from kernelwright.evaluator import Confirm, Search
 from kernelwright.evolution import Tuning, in_words
-from kernelwright.records import BuiltCode, Candidate, Evaluation, Interval, Problem, Speedup
+from kernelwright.records import Candidate, Evaluation, Interval, Problem, Speedup
+from kernelwright.records.verdicts import BuiltCode
 
 if TYPE_CHECKING:
     from kernelwright.evaluator import Session

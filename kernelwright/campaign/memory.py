@@ -18,7 +18,8 @@ from kernelwright.campaign._costs import Costs, learned_costs
 from kernelwright.datasets import operators_of
 from kernelwright.evolution import Choice, Library, MeasuredMove, Rank, closeness, contrast
 from kernelwright.prompts import KernelView
-from kernelwright.records import SEVERITIES, Backend, Candidate, Environment, Insight, Problem, Status
+from kernelwright.records import Backend, Candidate, Environment, Problem, Status
+from kernelwright.records.runs import SEVERITIES, Insight
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings

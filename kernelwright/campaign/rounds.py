@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelwright.records import Record, Speedup, Verdict, timed_together
+from kernelwright.records import Record, Speedup, Verdict
+from kernelwright.records.base import timed_together
 
 if TYPE_CHECKING:
     from kernelwright.store import Store

@@ -63,7 +63,7 @@ class Common:
     def show(self, data: Any, *renderables: RenderableType) -> None:
         """Print the result: ``data`` as one JSON object with ``--json``, else what is meant for people."""
         if self.as_json:
-            from kernelwright.records import plain
+            from kernelwright.records.base import plain
 
             click.echo(json.dumps(plain(data), allow_nan=False))
             return

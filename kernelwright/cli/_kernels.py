@@ -218,7 +218,7 @@ def _route(route: Route) -> dict[str, object]:
 def _route_cells(route: Route, baseline: str) -> list[str]:
     from rich.markup import escape
 
-    from kernelwright.records import constants_in_words
+    from kernelwright.records.verdicts import constants_in_words
 
     return [
         escape(f"{route.number}: {constants_in_words(route.constants)}"),

@@ -81,6 +81,6 @@ def explanations(findings: Findings) -> list[str]:
 def with_rules(row: Any, findings: Sequence[LintFinding]) -> dict[str, Any]:
     """A row as plain JSON, with the names of the rules that its problem fails in ``lint``."""
     from kernelwright.datasets import lint_rules
-    from kernelwright.records import plain
+    from kernelwright.records.base import plain
 
     return {**plain(row), "lint": list(lint_rules(findings))}

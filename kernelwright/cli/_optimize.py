@@ -270,7 +270,7 @@ def _timed(problem: Problem, settings: Settings) -> dict[str, KnobValue]:
 
 
 def _timed_on(problem: Problem, settings: Settings) -> str:
-    from kernelwright.records import constants_in_words
+    from kernelwright.records.verdicts import constants_in_words
 
     return f"  timed on {constants_in_words(_timed(problem, settings))}" if problem.variant else ""
 

@@ -128,7 +128,7 @@ def show(common: Common, problem: str, suite_dirs: tuple[Path, ...]) -> None:
 
 def _numbered(problem: Problem) -> dict[str, list[dict[str, Any]]]:
     """The variants by class of devices, each with its number, its name, and what it sets."""
-    from kernelwright.records import constants_in_words
+    from kernelwright.records.verdicts import constants_in_words
 
     return {
         kind: [
@@ -141,7 +141,7 @@ def _numbered(problem: Problem) -> dict[str, list[dict[str, Any]]]:
 
 def _listed_variants(kind: str, variants: Sequence[Mapping[str, KnobValue]]) -> list[str]:
     """The variants of a class of devices, with the numbers and names that ``--variant`` takes."""
-    from kernelwright.records import constants_in_words
+    from kernelwright.records.verdicts import constants_in_words
 
     lines = [f"  {number}: {constants_in_words(constants)}" for number, constants in enumerate(variants)]
     return [f"{kind} variants: all are checked, the first is timed, or the one of --variant", *lines]
@@ -300,7 +300,7 @@ def _report(target: Problem | UnreadableProblem, look: Look, *, alone: bool) -> 
 
 def _show_one(common: Common, report: LintReport, static_only: bool, named: str) -> int:
     """Show what is found in a problem, and in which sizes; ``named`` is its name on the command line."""
-    from kernelwright.records import VARIANT_MARK
+    from kernelwright.records.problems import VARIANT_MARK
 
     lines = [f"{entry.severity}: {entry.rule}{_at(entry.line)}: {entry.message}" for entry in report.findings]
     sizes = report.problem.partition(VARIANT_MARK)[2]
@@ -366,7 +366,7 @@ def archive(
     from rich.markup import escape
 
     from kernelwright.datasets import find_problem
-    from kernelwright.records import archive_id
+    from kernelwright.records.problems import archive_id
 
     settings = common.settings(
         suite_dirs=suite_dirs, sandbox=sandbox, tester=tester, max_cost_usd=max_cost_usd, max_tokens=max_tokens

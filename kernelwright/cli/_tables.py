@@ -211,7 +211,7 @@ def whose(verdict: Verdict) -> str:
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """A verdict in a few lines of text."""
-    from kernelwright.records import TOO_SMALL_TO_TIME
+    from kernelwright.records.verdicts import TOO_SMALL_TO_TIME
 
     stage = verdict.stage.value if verdict.stage else "none"
     lines = [f"{verdict.status.value}  (stage {stage}{', control' if verdict.control else ''})"]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from kernelwright.datasets._places import places_of
 from kernelwright.datasets._sizes import lines_of, resized
 from kernelwright.errors import MachineError
-from kernelwright.records import VARIANT_MARK, DeviceClass, Problem
+from kernelwright.records import DeviceClass, Problem
+from kernelwright.records.problems import VARIANT_MARK
 
 FIT_ENTRY = "kernelwright.datasets._fit_worker:fit"
 FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time

@@ -16,7 +16,8 @@ from kernelwright.config import Settings
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.datasets._places import places_of
 from kernelwright.errors import UsageError
-from kernelwright.records import VARIANT_MARK, KnobValue, Problem
+from kernelwright.records import KnobValue, Problem
+from kernelwright.records.problems import VARIANT_MARK
 
 _NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")  # dim, layer_sizes.0, CONFIG.model.dim
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what Python counts as one; str.splitlines sees more

@@ -16,7 +16,8 @@ from kernelwright.datasets._variants import no_variant
 from kernelwright.datasets.loaders import Entry, Loader, loader_of
 from kernelwright.datasets.loaders._base import read_text
 from kernelwright.errors import InvalidReferenceError, UsageError
-from kernelwright.records import VARIANT_MARK, Problem
+from kernelwright.records import Problem
+from kernelwright.records.problems import VARIANT_MARK
 
 BUILT_IN = Path(__file__).parent / "suites"
 

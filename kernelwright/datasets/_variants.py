@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelwright.errors import UsageError
-from kernelwright.records import DeviceClass, KnobValue, Problem, constants_in_words
+from kernelwright.records import DeviceClass, KnobValue, Problem
+from kernelwright.records.verdicts import constants_in_words
 
 Constants = Mapping[str, KnobValue]
 

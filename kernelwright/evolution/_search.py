@@ -23,7 +23,8 @@ from kernelwright.evolution._island import FOUND, Island
 from kernelwright.evolution._knob_operator import KnobOperator, Ranks
 from kernelwright.evolution._plan import Operator, SearchPlan
 from kernelwright.evolution._selection import Choice, contrast
-from kernelwright.records import Backend, timed_together
+from kernelwright.records import Backend
+from kernelwright.records.base import timed_together
 
 _SEEDS = 1 << 31
 

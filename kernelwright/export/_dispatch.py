@@ -19,7 +19,8 @@ from kernelwright.export._file import (
     section,
     shapes_of,
 )
-from kernelwright.records import Candidate, Environment, KnobValue, Problem, Speedup, Verdict, constants_in_words
+from kernelwright.records import Candidate, Environment, KnobValue, Problem, Speedup, Verdict
+from kernelwright.records.verdicts import constants_in_words
 
 __all__ = ["Measured", "Route", "assign_routes", "export_dispatch"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from kernelwright.errors import UsageError
 from kernelwright.evaluator import sol_score
-from kernelwright.records import VARIANT_MARK
+from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.store import Store
 
 _DTYPE = re.compile(r"\b(float64|float32|bfloat16|float16|int64|int32|int16|int8|uint8|bool)\[")

@@ -9,7 +9,8 @@ from kernelwright.config import Settings
 from kernelwright.datasets import Suite, find_problem, load_suite, suites
 from kernelwright.evaluator import Device, device_of
 from kernelwright.mcp._contract import rules
-from kernelwright.records import Backend, Candidate, DeviceClass, Evaluation, Problem, plain
+from kernelwright.records import Backend, Candidate, DeviceClass, Evaluation, Problem
+from kernelwright.records.base import plain
 from kernelwright.store import Store, StoredEvaluation
 
 

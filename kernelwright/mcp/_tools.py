@@ -19,7 +19,8 @@ from kernelwright.evaluator import Check, Search
 from kernelwright.mcp._answers import Answers
 from kernelwright.mcp._judging import Judging
 from kernelwright.mcp._lane import Lane
-from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, plain
+from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem
+from kernelwright.records.base import plain
 
 MOST_SOURCE_BYTES = 1 << 20
 MOST_NOTE_CHARACTERS = 4096

@@ -11,13 +11,11 @@ from kernelwright.records import (
     Backend,
     Candidate,
     DeviceClass,
-    FailedStage,
     Finding,
     InputDomain,
     Interval,
     KernelResources,
     KnobValue,
-    OwnKernels,
     Problem,
     ProblemMeta,
     Profile,
@@ -27,6 +25,8 @@ from kernelwright.records import (
     Status,
     Verdict,
 )
+from kernelwright.records.problems import OwnKernels
+from kernelwright.records.verdicts import FailedStage
 
 __all__ = ["DeviceFacts", "KernelView", "Move", "Task"]
 

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kernelwright.datasets import operator_category, operators_of
-from kernelwright.records import VARIANT_MARK, Backend, Environment, Problem, Speedup, Stage, Status, sha256_text
+from kernelwright.records import Backend, Environment, Problem, Speedup, Stage, Status, sha256_text
+from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.rl._licences import licence_of
 
 if TYPE_CHECKING:

@@ -8,15 +8,7 @@ from typing import IO, Any
 
 from kernelwright import __version__
 from kernelwright.errors import StoreError, UsageError
-from kernelwright.records import (
-    Evaluation,
-    Interval,
-    LLMCall,
-    Speedup,
-    Status,
-    TimingSample,
-    Verdict,
-)
+from kernelwright.records import Evaluation, Interval, LLMCall, Speedup, Status, TimingSample, Verdict
 from kernelwright.store._calls import Calls
 from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._ids import new_id, utc_now

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kernelwright.records import Insight, Interval, Status
+from kernelwright.records import Interval, Status
+from kernelwright.records.runs import Insight
 from kernelwright.store._rows import StoredInsight, TriedKernel
 from kernelwright.store._samples import Samples
 

@@ -13,7 +13,6 @@ from kernelwright.records import (
     Environment,
     Evaluation,
     InputGenerator,
-    Insight,
     Interval,
     KnobValue,
     LLMCall,
@@ -23,6 +22,7 @@ from kernelwright.records import (
     Status,
     Verdict,
 )
+from kernelwright.records.runs import Insight
 
 RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "interrupted"]
 JobState = Literal["pending", "running", "done", "failed"]

@@ -26,16 +26,8 @@ from kernelwright.bench._kernelbench import Slot
 from kernelwright.campaign import SamplePlan, Sampler
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.records import (
-    TOO_SMALL_TO_TIME,
-    Candidate,
-    Finding,
-    Problem,
-    ProblemMeta,
-    Profile,
-    Status,
-    TimingSample,
-)
+from kernelwright.records import Candidate, Finding, Problem, ProblemMeta, Profile, Status, TimingSample
+from kernelwright.records.verdicts import TOO_SMALL_TO_TIME
 from kernelwright.store import Sample, Store
 
 

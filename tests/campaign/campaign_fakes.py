@@ -17,7 +17,6 @@ from kernelwright.errors import InvalidReferenceError, KernelwrightError
 from kernelwright.evaluator import Check, Confirm, Search
 from kernelwright.records import (
     Advice,
-    BuiltCode,
     Candidate,
     Correctness,
     Environment,
@@ -29,12 +28,12 @@ from kernelwright.records import (
     Speedup,
     Stage,
     Status,
-    TimedVariant,
     Timing,
     TimingSample,
     Verdict,
     sha256_text,
 )
+from kernelwright.records.verdicts import BuiltCode, TimedVariant
 
 REFERENCE = """
 import torch

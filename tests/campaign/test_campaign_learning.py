@@ -13,7 +13,8 @@ from test_campaign_models import settings_of
 
 from kernelwright.campaign import Campaign
 from kernelwright.campaign.recordings import record_run
-from kernelwright.records import Advice, Insight, Profile
+from kernelwright.records import Advice, Profile
+from kernelwright.records.runs import Insight
 from kernelwright.store import Store
 
 PROBLEM = make_problem("plus")

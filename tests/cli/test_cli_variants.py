@@ -115,7 +115,8 @@ def test_a_time_that_says_nothing_is_said_to_say_nothing():
 
     from kernelwright.campaign import RunResult
     from kernelwright.cli._tables import variant_lines, verdict_lines
-    from kernelwright.records import TOO_SMALL_TO_TIME, Finding
+    from kernelwright.records import Finding
+    from kernelwright.records.verdicts import TOO_SMALL_TO_TIME
 
     verdict = make_evaluation(make_candidate(make_problem())).verdict
     small = Finding(rule=TOO_SMALL_TO_TIME, effect="informs", evidence="the reference takes 3 us: overhead decides")

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from kernelwright.errors import UsageError
 from kernelwright.evaluator.accuracy.generators import draw
-from kernelwright.records import InputDomain, InputGenerator, InputPattern, PatternKind, archive_id
+from kernelwright.records import InputDomain, InputGenerator, InputPattern
+from kernelwright.records.problems import PatternKind, archive_id
 
 WIDE = InputDomain(fill="normal", low=-1e4, high=1e4)
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int8", "uint8", "bool")

@@ -10,7 +10,8 @@ from kernelwright.agents._mutations import MUTATIONS, mutate
 from kernelwright.agents.tester import OfflineTester, seed_faults
 from kernelwright.evaluator import Check
 from kernelwright.evaluator.cpu.check_stage import CheckStage
-from kernelwright.records import Candidate, InputGenerator, InputPattern, Status, archive_id
+from kernelwright.records import Candidate, InputGenerator, InputPattern, Status
+from kernelwright.records.problems import archive_id
 
 ASCENDING = InputGenerator(inputs={"x": InputPattern(kind="sorted")})
 RANDOM = """

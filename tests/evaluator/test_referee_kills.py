@@ -201,7 +201,7 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 from test_referee_kills import QUICK, source
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
-from kernelwright.records import Candidate
+from kernelwright.records.verdicts import Candidate
 from kernelwright.store import Store
 
 folder, problem = Path(sys.argv[2]), make_problem(SOFTMAX_PROBLEM, "softmax")

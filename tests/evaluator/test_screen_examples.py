@@ -7,7 +7,7 @@ from test_screen_rules import HONEST, PTX, with_cpp, with_python
 
 from kernelwright.evaluator.screen.rules import RULES
 from kernelwright.evaluator.screen.screening import MAXIMUM_CHARACTERS, screen
-from kernelwright.records import OwnKernels
+from kernelwright.records.problems import OwnKernels
 
 # Rule: code of the rule's own kind that trips it.
 TRIPS = {

@@ -15,16 +15,7 @@ import numpy as np
 from kernelwright.agents import Assignment, Attempt
 from kernelwright.evaluator.figures import timing as statistics
 from kernelwright.evolution import Search
-from kernelwright.records import (
-    Candidate,
-    Interval,
-    Profile,
-    Speedup,
-    Stage,
-    Status,
-    Timing,
-    Verdict,
-)
+from kernelwright.records import Candidate, Interval, Profile, Speedup, Stage, Status, Timing, Verdict
 
 PROBLEM = "test/level1/world"
 SPACE: Mapping[str, Sequence[int]] = {name: range(4) for name in ("VECTOR", "CALLS", "A", "B", "C", "D")}

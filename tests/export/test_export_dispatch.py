@@ -22,10 +22,10 @@ from kernelwright.records import (
     Speedup,
     Stage,
     Status,
-    TimedVariant,
     Timing,
     Verdict,
 )
+from kernelwright.records.verdicts import TimedVariant
 
 LINEAR = '''"""A linear layer without bias, twice as large."""
 

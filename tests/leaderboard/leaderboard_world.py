@@ -29,12 +29,12 @@ from kernelwright.records import (
     Speedup,
     Stage,
     Status,
-    TimedVariant,
     Timing,
     TimingSample,
     Verdict,
     sha256_text,
 )
+from kernelwright.records.verdicts import TimedVariant
 from kernelwright.store import Store
 
 REFERENCE = """import torch

@@ -14,7 +14,8 @@ from campaign_fakes import ENVIRONMENT, make_evaluation
 from kernelwright import codegen
 from kernelwright.codegen._capture import capture_entry
 from kernelwright.evaluator import Confirm
-from kernelwright.records import BuiltCode, Candidate, Problem, Status, sha256_text
+from kernelwright.records import Candidate, Problem, Status, sha256_text
+from kernelwright.records.verdicts import BuiltCode
 
 Worth = Callable[[str, Mapping[str, Any]], float]  # problem's name, schedule -> log of the speedup over eager
 

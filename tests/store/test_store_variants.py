@@ -8,7 +8,8 @@ import pytest
 from sqlite_utils import Database
 
 from kernelwright.errors import StoreError, UsageError
-from kernelwright.records import InputGenerator, InputPattern, ProblemMeta, TimedVariant
+from kernelwright.records import InputGenerator, InputPattern, ProblemMeta
+from kernelwright.records.verdicts import TimedVariant
 from kernelwright.store import Store
 from kernelwright.store._migrations import MIGRATIONS
 

@@ -16,7 +16,8 @@ from kernelwright.evaluator.screen.names import bound_names
 from kernelwright.evaluator.screen.python import Inspector
 from kernelwright.evaluator.screen.rules import RULES, Hit
 from kernelwright.evaluator.screen.text import looks_like_source
-from kernelwright.records import Backend, Finding, OwnKernels, Status
+from kernelwright.records import Backend, Finding, Status
+from kernelwright.records.problems import OwnKernels
 
 MAXIMUM_CHARACTERS = 1_000_000
 _EVIDENCE_CHARACTERS = 160

@@ -37,7 +37,8 @@ from kernelwright.evaluator.truth.errors import reference_error
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.calls import CallPlan
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, archive_id, sha256_text
+from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, sha256_text
+from kernelwright.records.problems import archive_id
 from kernelwright.sandbox import SharedMemory
 
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kernelwright.records import Backend, BuiltCode, Candidate, Environment, Evaluation, InputGenerator, Problem
+from kernelwright.records import Backend, Candidate, Environment, Evaluation, InputGenerator, Problem
+from kernelwright.records.verdicts import BuiltCode
 
 if TYPE_CHECKING:
     from kernelwright.evaluator.accuracy.trials import Admission, CheckSet

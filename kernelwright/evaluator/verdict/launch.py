@@ -13,7 +13,8 @@ from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.refusals import note_builds, refuse
 from kernelwright.evaluator.verdict.replay import Replay
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.records import Candidate, FailedStage, Finding, Problem, Stage, Status
+from kernelwright.records import Candidate, Finding, Problem, Stage, Status
+from kernelwright.records.verdicts import FailedStage
 
 _INTERPRETED = {"TRITON_INTERPRET": "1"}
 

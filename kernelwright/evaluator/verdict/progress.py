@@ -14,17 +14,9 @@ from kernelwright.evaluator.cpu.turns import ReadTimes
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.evaluator.profile.events import KernelEvents
 from kernelwright.evaluator.wire.claims import Failure
-from kernelwright.records import (
-    Correctness,
-    FailedStage,
-    Finding,
-    OwnKernels,
-    Profile,
-    Stage,
-    Status,
-    Timing,
-    TimingSample,
-)
+from kernelwright.records import Correctness, Finding, Profile, Stage, Status, Timing, TimingSample
+from kernelwright.records.problems import OwnKernels
+from kernelwright.records.verdicts import FailedStage
 
 
 class Refused(Exception):

@@ -14,7 +14,8 @@ from kernelwright.evaluator.truth.oracle import OracleSession
 from kernelwright.evaluator.verdict.asks import GeneratedTrials
 from kernelwright.evaluator.verdict.clocks import Clocks
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.records import Backend, InputGenerator, Problem, TimedVariant
+from kernelwright.records import Backend, InputGenerator, Problem
+from kernelwright.records.verdicts import TimedVariant
 
 T = TypeVar("T")
 

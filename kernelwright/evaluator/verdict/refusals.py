@@ -13,7 +13,8 @@ from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of
 from kernelwright.evaluator.wire.claims import WorkerFailed, readable
 from kernelwright.evaluator.wire.roles import is_foreign
-from kernelwright.records import FailedStage, Status
+from kernelwright.records import Status
+from kernelwright.records.verdicts import FailedStage
 
 __all__ = ["note_builds", "refuse"]
 

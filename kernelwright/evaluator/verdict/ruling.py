@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelwright.evaluator.verdict.progress import Progress
-from kernelwright.records import Candidate, FailedStage, Problem, Status, TimedVariant, Verdict
+from kernelwright.records import Candidate, Problem, Status, Verdict
+from kernelwright.records.verdicts import FailedStage, TimedVariant
 
 
 class Ruling:

@@ -27,7 +27,8 @@ from kernelwright.evaluator.verdict.small import as_of, small_problem
 from kernelwright.evaluator.verdict.stages import Stages
 from kernelwright.evaluator.verdict.static import StaticProfiler
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.records import Backend, BuiltCode, Candidate, Evaluation, InputGenerator, Problem, Status
+from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem, Status
+from kernelwright.records.verdicts import BuiltCode
 
 _MAY_HAVE_BROKEN_DEVICE = (Status.RUNTIME_ERROR, Status.TIMEOUT)
 _WRONG_ANYWHERE = (Status.COMPILE_ERROR, Status.RUNTIME_ERROR, Status.INCORRECT_SHAPE)

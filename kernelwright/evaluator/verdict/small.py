@@ -12,7 +12,8 @@ from typing import Any
 
 from kernelwright.datasets import fitted
 from kernelwright.errors import MachineError
-from kernelwright.records import VARIANT_MARK, Evaluation, Finding, Problem
+from kernelwright.records import Evaluation, Finding, Problem
+from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.sandbox import WorkerFailed
 
 # Above the first two a problem is too large; it is then made as small as the others say. An interpreter takes about a

@@ -28,7 +28,8 @@ from kernelwright.evaluator.verdict.refusals import refuse
 from kernelwright.evaluator.verdict.rivals import Races, RivalFailed, Rivals
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import CONTROL, is_foreign
-from kernelwright.records import TOO_SMALL_TO_TIME, Candidate, FailedStage, Interval, Problem, Speedup, Status, Timing
+from kernelwright.records import Candidate, Interval, Problem, Speedup, Status, Timing
+from kernelwright.records.verdicts import TOO_SMALL_TO_TIME, FailedStage
 
 _TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
 _TIMEABLE_SLOWLY_MS = 0.05  # or less than this though it has hardly anything to do, on a machine as slow as that:
