@@ -45,9 +45,10 @@ from kernelwright.agents import StepContext, Workbench
 from kernelwright.agents import _schedule_model as model
 from kernelwright.agents import offline_coder as _offline_coder
 from kernelwright.agents.graph import build_step, run_step
-from kernelwright.agents.nodes import StepTools, context_of
+from kernelwright.agents.nodes import context_of
 from kernelwright.agents.registry import coders
 from kernelwright.agents.roles import Proposal
+from kernelwright.agents.step_state import StepTools
 from kernelwright.agents.strategy import OneAtATime, Strategy
 from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from kernelwright.agents import nodes as _nodes
+from kernelwright.agents import step_state
 from kernelwright.agents.llm import AwaitingReply
-from kernelwright.agents.nodes import StepState, StepTools, initial_state
+from kernelwright.agents.nodes import initial_state
+from kernelwright.agents.step_state import StepState, StepTools
 from kernelwright.errors import StoreError
 
 if TYPE_CHECKING:
@@ -224,6 +226,6 @@ def run_step(
 def _changed(state: StepState, changes: dict[str, Any]) -> StepState:
     """The state after a node, as the graph's channels make it."""
     proposals = (
-        _nodes.gather(state["proposals"], changes["proposals"]) if "proposals" in changes else state["proposals"]
+        step_state.gather(state["proposals"], changes["proposals"]) if "proposals" in changes else state["proposals"]
     )
     return cast(StepState, {**state, **changes, "proposals": proposals})

@@ -20,9 +20,10 @@ from kernelwright.agents import (
     Workbench,
 )
 from kernelwright.agents.graph import build_step, import_ahead, run_step
-from kernelwright.agents.nodes import AttemptState, StepState, StepTools, attempts_of, context_of
+from kernelwright.agents.nodes import attempts_of, context_of
 from kernelwright.agents.offline_judge import OfflineJudge
 from kernelwright.agents.static_rank import describe_static
+from kernelwright.agents.step_state import AttemptState, StepState, StepTools
 from kernelwright.agents.strategy import (
     BranchFromBest,
     OneAtATime,

@@ -10,22 +10,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kernelwright.cli._bench_folder import SUITE, report_claims, report_folder, show_report
-from kernelwright.cli._common import EXIT_OF_STATUS, Common, budget_options, common_options, say
+from kernelwright.cli._bench_work import (
+    RECIPE,
+    begin_bench,
+    begin_references,
+    checked_name,
+    end_bench,
+    exit_code,
+    given_budgets,
+    given_settings,
+    loaded_bench,
+    quoted,
+    show_baselines,
+    the_bench,
+    unknown_bench,
+    work_on,
+)
+from kernelwright.cli._common import Common, budget_options, common_options
 from kernelwright.cli._fit import fit_option
-from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_NOT_ALL, choose_problems
+from kernelwright.cli._optimize import EXIT_NOT_ALL
 from kernelwright.cli._problems import suite_dir_option
-from kernelwright.cli._progress import show_progress
-from kernelwright.cli._tables import duration, table, unjudged_lines
+from kernelwright.cli._tables import duration, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelwright.bench import Form, Imported, StoredBench
-    from kernelwright.campaign import CampaignResult
     from kernelwright.config import Settings
-    from kernelwright.store import RunRow, Store
+    from kernelwright.store import Store
 
-EXIT_MACHINE = 3
-RECIPE = "best-of-n"  # independent samples, unless somebody asks for something else
 _FLASHINFER = "flashinfer-trace"  # what its loader calls such a dataset
 _TOLD = 8  # samples without a kernel that are listed
 FORMATS = ("kernelbench", "baselines", "leaderboard", "flashinfer", "jsonl", "parquet")
@@ -83,9 +95,9 @@ def run(common: Common, name: str, html: Path | None, markdown: Path | None, **a
     """
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
-        found = _begun(common, store, name, **asked)
-        result = _work(common, store, found, write=True, judge=True, budgets=_budgets(asked))
-        return _end(common, store, result, name, html=html, markdown=markdown)
+        found = begin_bench(common, store, name, **asked)
+        result = work_on(common, store, found, write=True, judge=True, budgets=given_budgets(asked))
+        return end_bench(common, store, result, name, html=html, markdown=markdown)
 
 
 @bench.command()
@@ -102,13 +114,13 @@ def generate(common: Common, name: str, **asked: Any) -> int:
 
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
-        found = _begun(common, store, name, **asked)
-        result = _work(common, store, found, write=True, judge=False, budgets=_budgets(asked))
+        found = begin_bench(common, store, name, **asked)
+        result = work_on(common, store, found, write=True, judge=False, budgets=given_budgets(asked))
         samples = store.run_samples(found.id)
     written = sum(sample.candidate is not None for sample in samples)
     empty = len(samples) - written
     missing = plan_of(found).samples * len(found.config.problems) - len(samples)
-    code = _code(result) or (EXIT_NOT_ALL if missing > 0 or not written else 0)
+    code = exit_code(result) or (EXIT_NOT_ALL if missing > 0 or not written else 0)
     data = {"bench": name, "run": found.id, "status": result.status, "reason": result.reason, "samples": len(samples)}
     counts = [f"{len(samples)} samples", f"{written} kernels"]
     counts += [f"{empty} without one"] if empty else []
@@ -116,7 +128,7 @@ def generate(common: Common, name: str, **asked: Any) -> int:
     common.show(
         {**data, "kernels": written, "missing": max(0, missing), "exit_code": code},
         f"{name}: {', '.join(counts)}",
-        *([f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}"] if written else []),
+        *([f"judge them with: kernelwright bench evaluate {quoted(name)}{common.store_flag}"] if written else []),
     )
     return code
 
@@ -132,8 +144,8 @@ def evaluate(common: Common, name: str, **budgets: float | None) -> int:
     """
     settings = common.settings()
     with common.open_store(settings) as store:
-        result = _work(common, store, _found(store, name), write=False, judge=True, budgets=budgets)
-        return _end(common, store, result, name)
+        result = work_on(common, store, the_bench(store, name), write=False, judge=True, budgets=budgets)
+        return end_bench(common, store, result, name)
 
 
 @bench.command()
@@ -149,11 +161,11 @@ def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: An
     """
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
-        found = _begun_references(common, store, name, baselines, **asked)
-        result = _work(common, store, found, write=False, judge=True, budgets=_budgets(asked))
-        loaded = _loaded(store, found)
-    _show_baselines(common, loaded, result, name)
-    return _code(result)
+        found = begin_references(common, store, name, baselines, **asked)
+        result = work_on(common, store, found, write=False, judge=True, budgets=given_budgets(asked))
+        loaded = loaded_bench(store, found)
+    show_baselines(common, loaded, result, name)
+    return exit_code(result)
 
 
 @bench.command()
@@ -201,9 +213,9 @@ def report(
     for_folder = "/" in target or level is not None
     with common.open_store(settings, readonly=True) as store:
         named = None if for_folder else find_bench(store, target)
-        loaded = None if named is None else _loaded(store, named, environment)
+        loaded = None if named is None else loaded_bench(store, named, environment)
     if loaded is None and not (for_folder or baselines or Path(target).is_dir()):
-        raise _unknown(target)
+        raise unknown_bench(target)
     if loaded is not None and not baselines:
         show_report(common, report_of(loaded, target), html, markdown)
         return
@@ -275,7 +287,7 @@ def import_run(
     from kernelwright.bench import form_of
     from kernelwright.campaign import SamplePlan, Sampler
 
-    settings = common.settings(suite_dirs=suite_dirs, **_given(flags))
+    settings = common.settings(suite_dirs=suite_dirs, **given_settings(flags))
     if not source.exists():
         raise UsageError(f"there is no {source}", hint="give the folder of a run, or a file")
     form = form or form_of(source)
@@ -285,7 +297,7 @@ def import_run(
         raise UsageError("--suite is not for rows, which say their problems", hint="leave it out")
     found = _imported(form, source, suite, level, settings)
     most = max((sample.number for sample in found.samples), default=0) + 1
-    plan = SamplePlan(name=_checked(name), samples=most, origin="imported")
+    plan = SamplePlan(name=checked_name(name), samples=most, origin="imported")
     with common.open_store(settings) as store:
         run_id = Sampler(settings, store).create(plan, found.problems, found.samples)
     kernels = sum(sample.candidate is not None for sample in found.samples)
@@ -305,7 +317,7 @@ def import_run(
         *(escape(f"left out: {line}") for line in found.left_out),
         *(escape(f"no kernel: {line}") for line in without[:_TOLD]),
         *([f"and {len(without) - _TOLD} more without one"] if len(without) > _TOLD else []),
-        f"judge them with: kernelwright bench evaluate {_quoted(name)}{common.store_flag}",
+        f"judge them with: kernelwright bench evaluate {quoted(name)}{common.store_flag}",
     )
 
 
@@ -356,7 +368,7 @@ def export_bench(
     """
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
-        loaded = _loaded(store, _found(store, name), environment)
+        loaded = loaded_bench(store, the_bench(store, name), environment)
         written = _write(store, loaded, destination, form, submission, name)
     lines = [f"written: {path}" for path in written]
     common.show({"bench": name, "format": form, "written": [str(path) for path in written]}, *lines)
@@ -396,235 +408,3 @@ def _write(
 
 
 # ------------------------------------------------------------------------------------------------------------ parts
-
-
-def _begun(
-    common: Common,
-    store: Store,
-    name: str,
-    *,
-    problems: tuple[str, ...],
-    suite: str | None,
-    level: int | None,
-    everything: bool,
-    fit: bool,
-    samples: int | None,
-    **flags: Any,
-) -> RunRow:
-    """The bench of that name, made where there is none yet; asked for more samples, it has more from now on."""
-    from kernelwright.agents.llm import absolute_spec
-    from kernelwright.campaign import SamplePlan, Sampler, find_bench, plan_of, with_recipe
-
-    settings, sizes = common.sized_settings(**_given(flags))
-    if settings.origin("recipe") == "default":
-        settings = settings.with_values("bench", recipe=RECIPE)
-    settings = with_recipe(settings)
-    named = bool(problems or suite or level is not None or everything)
-    chosen = choose_problems(problems, suite, level, everything, settings, None, sizes, fit) if named else None
-    known = find_bench(store, name)
-    if known is None:
-        if chosen is None:
-            hint = "name problems, or --suite, --level or --all; 'kernelwright bench list' shows the benches"
-            raise UsageError(f"there is no bench {name!r} yet, and no problem for a new one", hint=hint)
-        for row in chosen.faults:
-            say(f"left out: {row.problem}: {row.reason}")
-        plan = SamplePlan(name=_checked(name), samples=samples or 1)
-        return store.run(Sampler(settings, store).create(plan, chosen.problems))
-    if chosen is not None and {p.id for p in chosen.problems} != set(known.config.problems):
-        raise UsageError(f"the bench {name!r} has other problems than these", hint="choose a new name for them")
-    if flags.get("coder") and absolute_spec(settings.coder) != known.config.coder:
-        raise UsageError(f"the bench {name!r} is written by {known.config.coder}", hint="choose a new name for another")
-    _refuse_other_settings(name, known, settings, flags)
-    plan = plan_of(known)
-    if plan.origin != "written":
-        raise UsageError(f"the samples of {name!r} are {plan.origin}", hint="'kernelwright bench evaluate' judges them")
-    if samples is not None and samples < plan.samples:
-        raise UsageError(f"the bench {name!r} has {plan.samples} samples a problem", hint="ask for as many or more")
-    if samples is not None and samples > plan.samples:
-        more = plan.model_copy(update={"samples": samples}).model_dump(mode="json")
-        store.set_run_config(known.id, known.config.model_copy(update={"bench": more, "rounds": samples}))
-    return store.run(known.id)
-
-
-def _begun_references(
-    common: Common,
-    store: Store,
-    name: str,
-    baselines: tuple[str, ...],
-    *,
-    problems: tuple[str, ...],
-    suite: str | None,
-    level: int | None,
-    everything: bool,
-    fit: bool,
-    **flags: Any,
-) -> RunRow:
-    from kernelwright.bench import reference_samples
-    from kernelwright.campaign import SamplePlan, Sampler, find_bench, plan_of
-    from kernelwright.evaluator import BASELINES
-
-    known = find_bench(store, name)
-    if known is not None and not plan_of(known).control:
-        raise UsageError(f"the bench {name!r} is of candidates, not of references", hint="choose a new name")
-    settings, sizes = common.sized_settings(**_given(flags), baselines=baselines or BASELINES)
-    if known is not None and not (problems or suite or level is not None or everything):
-        _refuse_other_settings(name, known, settings, {**flags, "baselines": baselines})
-        return known
-    chosen = choose_problems(problems, suite, level, everything, settings, None, sizes, fit)
-    if known is not None:
-        if {p.id for p in chosen.problems} != set(known.config.problems):
-            raise UsageError(f"the bench {name!r} has other problems than these", hint="choose a new name for them")
-        _refuse_other_settings(name, known, settings, {**flags, "baselines": baselines})
-        return known
-    for row in chosen.faults:
-        say(f"left out: {row.problem}: {row.reason}")
-    plan = SamplePlan(name=_checked(name), origin="references")
-    samples = reference_samples(chosen.problems, settings.backend)
-    return store.run(Sampler(settings, store).create(plan, chosen.problems, samples))
-
-
-def _refuse_other_settings(name: str, known: RunRow, settings: Settings, flags: Mapping[str, Any]) -> None:
-    """A bench is judged in one way; what is asked for beside it must be that."""
-    for flag in ("backend", "baselines", "threads", "recipe", "sandbox"):
-        if flags.get(flag) not in (None, ()) and getattr(settings, flag) != getattr(known.config, flag):
-            has = getattr(known.config, flag)
-            told = ", ".join(has) if isinstance(has, tuple) else has
-            raise UsageError(f"the bench {name!r} has {flag} {told}", hint="choose a new name for another")
-
-
-def _budgets(asked: Mapping[str, Any]) -> dict[str, float | None]:
-    return {name: asked[name] for name in BUDGET_FLAGS}
-
-
-def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags as settings: an empty list of them is none."""
-    return {name: value for name, value in flags.items() if value not in (None, ())}
-
-
-def _work(
-    common: Common,
-    store: Store,
-    found: RunRow,
-    *,
-    write: bool,
-    judge: bool,
-    budgets: Mapping[str, float | None] | None = None,
-) -> CampaignResult:
-    from kernelwright.campaign import Sampler
-
-    with show_progress() as listener:
-        settings, _ = common.sized_settings()
-        sampler = Sampler(settings, store, tell=listener, signals=True)
-        return sampler.work(found.id, write=write, judge=judge, **(budgets or {}))
-
-
-def _found(store: Store, name: str) -> RunRow:
-    from kernelwright.campaign import find_bench
-
-    found = find_bench(store, name)
-    if found is None:
-        raise _unknown(name)
-    return found
-
-
-def _unknown(name: str) -> UsageError:
-    return UsageError(f"this store has no bench {name!r}", hint="'kernelwright bench list' shows its benches")
-
-
-def _loaded(store: Store, found: RunRow, environment: str | None = None) -> StoredBench:
-    from kernelwright.bench import load_bench
-
-    return load_bench(store, store.run(found.id), environment)
-
-
-def _end(
-    common: Common,
-    store: Store,
-    result: CampaignResult,
-    name: str,
-    html: Path | None = None,
-    markdown: Path | None = None,
-) -> int:
-    """Report what there is, and say how to go on where it is not all."""
-    from kernelwright.bench import report_of
-
-    code = _code(result)
-    loaded = _loaded(store, _found(store, name))
-    unjudged = [{"problem": row.problem, "reason": row.reason, "retry": row.retry} for row in result.unjudged]
-    ended = {"status": result.status, "reason": result.reason, "exit_code": code, "seconds": round(result.seconds, 3)}
-    made = report_of(loaded, name)
-    made = made._replace(lines=[*made.lines, *unjudged_lines(result)])
-    show_report(common, made, html, markdown, {**ended, "without_verdict": unjudged})
-    if code and (result.reason or any(row.retry for row in result.rows)):
-        say(f"{result.status}: everything finished is saved")
-        verb = {"imported": "evaluate", "references": "baselines"}.get(loaded.run.config.coder, "run")
-        say(f"go on with: kernelwright bench {verb} {_quoted(name)}{common.store_flag}")
-    return code
-
-
-def _code(result: CampaignResult) -> int:
-    """The exit code of work that ended: whether it was stopped, or problems have no verdict; not how samples fared."""
-    if any(row.retry for row in result.rows):
-        return EXIT_MACHINE
-    if result.reason:
-        return EXIT_OF_STATUS.get(result.status, 0)
-    return EXIT_NOT_ALL if result.unjudged else 0
-
-
-def _show_baselines(common: Common, loaded: StoredBench, result: CampaignResult, name: str) -> None:
-    from rich.markup import escape
-
-    names = loaded.baselines
-    made = table("problem", "status", *(f">{baseline} ms" for baseline in names), title="Baselines")
-    rows = []
-    for found in loaded.samples:
-        verdict = found.verdict
-        timing = None if verdict is None else verdict.timing
-        status = "not judged" if verdict is None else verdict.status.value
-        latency = None if timing is None else timing.latency_ms.median
-        speedups = {} if timing is None else timing.speedup
-        times = {n: latency * speedups[n].median for n in names if latency is not None and n in speedups}
-        made.add_row(escape(found.problem.id), status, *(f"{times[n]:.4f}" if n in times else "-" for n in names))
-        eager = speedups.get("eager")
-        rows.append(
-            {
-                "problem": found.problem.id,
-                "status": None if verdict is None else status,
-                "reason": "" if verdict is None else verdict.reason,
-                "milliseconds": times,
-                "faster_than_itself": eager is not None and eager.faster,
-            }
-        )
-    timed = [row for row in rows if row["milliseconds"]]
-    faster = sum(bool(row["faster_than_itself"]) for row in rows)
-    passed = sum(row["status"] == "PASSED" for row in rows)
-    data = {"bench": name, "run": loaded.run.id, "status": result.status, "problems": rows}
-    common.show(
-        {**data, "passed": passed, "timed": len(timed), "faster_than_itself": faster},
-        made,
-        f"{passed} of {len(rows)} references passed as controls, {len(timed)} were timed, "
-        f"{faster} called faster than themselves",
-        f"write KernelBench's files with: kernelwright bench export {_quoted(name)} FOLDER --format baselines"
-        f"{common.store_flag}",
-    )
-
-
-def _checked(name: str) -> str:
-    """A name that a bench may have.
-
-    Raises:
-        UsageError: it may not.
-    """
-    from pydantic import ValidationError
-
-    from kernelwright.campaign import SamplePlan
-
-    try:
-        return SamplePlan(name=name).name
-    except ValidationError:
-        hint = "letters, digits, spaces and . _ + -, at most 80, beginning with a letter, a digit or _"
-        raise UsageError(f"a bench cannot be called {name[:100]!r}", hint=hint) from None
-
-
-def _quoted(name: str) -> str:
-    return f"'{name}'" if " " in name else name

@@ -18,18 +18,16 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 
 from kernelwright import __version__
 from kernelwright.errors import StoreError, UsageError
-from kernelwright.leaderboard import (
-    _routes_boards,
-    _routes_kernels,
-    _routes_problems,
-    _routes_quarantine,
-    _routes_runs,
-    _routes_submit,
-)
 from kernelwright.leaderboard._access import COOKIE, Access, Guard
 from kernelwright.leaderboard._cache import Cache, Version
 from kernelwright.leaderboard._makers import Maker
 from kernelwright.leaderboard._reader import Reader
+from kernelwright.leaderboard._routes_boards import BoardPages
+from kernelwright.leaderboard._routes_kernels import KernelPages
+from kernelwright.leaderboard._routes_problems import ProblemPages
+from kernelwright.leaderboard._routes_quarantine import QuarantinePages
+from kernelwright.leaderboard._routes_runs import RunPages
+from kernelwright.leaderboard._routes_submit import SubmissionPages
 from kernelwright.leaderboard._site import Site
 from kernelwright.submissions import Spool
 
@@ -103,9 +101,9 @@ def create_app(
     )
     app.state.site = site
     _add_pages(app, site, cache_dir or store.parent)
-    app.include_router(_routes_runs.routes(site, poll_s=poll_s, ending=ending))
+    app.include_router(RunPages(site, poll_s=poll_s, ending=ending).router())
     if spool is not None and access.tokens is not None:
-        app.include_router(_routes_submit.routes(site, spool, access.tokens))
+        app.include_router(SubmissionPages(site, spool, access.tokens).router())
     _add_own(app, site, access)
     _add_errors(app, site, access)
     return app
@@ -116,17 +114,17 @@ def create_page_app(store: Path, *, accepts_submissions: bool, cache_dir: Path |
     site = Site(Reader(store, Version(store)), accepts_submissions=accepts_submissions)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_pages(app, site, cache_dir or store.parent)
-    app.include_router(_routes_runs.routes(site))
+    app.include_router(RunPages(site).router())
     _add_errors(app, site, Access())
     site.prepare()
     return app
 
 
 def _add_pages(app: FastAPI, site: Site, cache_dir: Path) -> None:
-    app.include_router(_routes_boards.routes(site))
-    app.include_router(_routes_kernels.routes(site))
-    app.include_router(_routes_problems.routes(site, cache_dir))
-    app.include_router(_routes_quarantine.routes(site))
+    app.include_router(BoardPages(site).router())
+    app.include_router(KernelPages(site).router())
+    app.include_router(ProblemPages(site, cache_dir).router())
+    app.include_router(QuarantinePages(site).router())
 
 
 def _add_own(app: FastAPI, site: Site, access: Access) -> None:

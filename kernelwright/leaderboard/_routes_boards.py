@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -23,6 +23,7 @@ from kernelwright.leaderboard._boards import (
     sort_entries,
 )
 from kernelwright.leaderboard._costs import Costs
+from kernelwright.leaderboard._pages import Pages, get
 from kernelwright.leaderboard._site import Site, given
 from kernelwright.leaderboard._tables import Form, as_file
 
@@ -74,29 +75,35 @@ class EntrantQuery(PlaceQuery):
     recipe: Annotated[str, Field(max_length=200)] = ""
 
 
-def routes(site: Site) -> APIRouter:
-    """The routes of boards."""
-    router = APIRouter(tags=["boards"])
-    costs = Costs(site.reader)
+class BoardPages(Pages):
+    """Boards and entrants."""
 
-    def place_of(query: PlaceQuery) -> tuple[Place | None, list[dict[str, Any]]]:
-        places = places_of(site.reader.store)
+    tag = "boards"
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._costs = Costs(site.reader)
+
+    def _place_of(self, query: PlaceQuery) -> tuple[Place | None, list[dict[str, Any]]]:
+        places = places_of(self._site.reader.store)
         return choose_place(places, query.suite or None, query.environment or None, query.baseline or None), places
 
-    def asked(query: BoardQuery) -> tuple[Board | None, list[dict[str, Any]]]:
-        place, places = place_of(query)
+    def _asked(self, query: BoardQuery) -> tuple[Board | None, list[dict[str, Any]]]:
+        place, places = self._place_of(query)
         if place is None:
             return None, places
-        return board_of(site.reader.store, place, query.filters, costs.by_entrant()), places
+        return board_of(self._site.reader.store, place, query.filters, self._costs.by_entrant()), places
 
-    @router.get("/", response_class=Response, summary="A board as a page")
-    def board(request: Request, query: Annotated[SortedQuery, Query()]) -> Response:
-        found, places = asked(query)
+    @get("/", response_class=Response, summary="A board as a page")
+    def board(self, request: Request, query: Annotated[SortedQuery, Query()]) -> Response:
+        found, places = self._asked(query)
         if found is None:
-            return site.page(request, "board.html", section="boards", board=None)
-        points = progress_of(site.reader.store, found.place, found.problems, found.filters) if found.problems else []
+            return self._site.page(request, "board.html", section="boards", board=None)
+        points = (
+            progress_of(self._site.reader.store, found.place, found.problems, found.filters) if found.problems else []
+        )
         here = next(p for p in places if Place(p["suite"], p["environment"], p["baseline"]) == found.place)
-        return site.page(
+        return self._site.page(
             request,
             "board.html",
             section="boards",
@@ -112,41 +119,41 @@ def routes(site: Site) -> APIRouter:
             has_charts=len(points) > 1,
         )
 
-    @router.get("/board.{form}", response_class=Response, summary="A board's rows")
-    def board_file(form: Form, query: Annotated[SortedQuery, Query()]) -> Response:
-        found, _ = asked(query)
+    @get("/board.{form}", response_class=Response, summary="A board's rows")
+    def board_file(self, form: Form, query: Annotated[SortedQuery, Query()]) -> Response:
+        found, _ = self._asked(query)
         if found is None or not found.problems:
             return as_file(form, [], {"board": None})
         ranks = _ranks(found)
         about = {"board": found.place._asdict(), "filters": found.filters._asdict(), "problems": found.problems}
         return as_file(form, [_row(entry, ranks) for entry in _sorted(found, query)], about)
 
-    @router.get("/best.{form}", response_class=Response, summary="The best kernel of each problem of a board")
-    def best_file(form: Form, query: Annotated[BoardQuery, Query()]) -> Response:
-        found, _ = asked(query)
+    @get("/best.{form}", response_class=Response, summary="The best kernel of each problem of a board")
+    def best_file(self, form: Form, query: Annotated[BoardQuery, Query()]) -> Response:
+        found, _ = self._asked(query)
         if found is None:
             return as_file(form, [], {"board": None})
         rows = [_best_row(found.best[name]) for name in found.problems if name in found.best]
         return as_file(form, rows, {"board": found.place._asdict()})
 
-    @router.get("/entrant", response_class=Response, summary="An entrant's kernels on a board, as a page")
-    def entrant(request: Request, query: Annotated[EntrantQuery, Query()]) -> Response:
-        place, rows = of_entrant(query)
+    @get("/entrant", response_class=Response, summary="An entrant's kernels on a board, as a page")
+    def entrant(self, request: Request, query: Annotated[EntrantQuery, Query()]) -> Response:
+        place, rows = self._of_entrant(query)
         who = {"author": query.author, "recipe": query.recipe}
         narrowed = given(**place._asdict(), backend=query.backend, **who)
-        return site.page(
+        return self._site.page(
             request, "entrant.html", section="boards", **dict[str, Any](who, place=place, rows=rows, query=narrowed)
         )
 
-    @router.get("/entrant.{form}", response_class=Response, summary="An entrant's kernels on a board")
-    def entrant_file(form: Form, query: Annotated[EntrantQuery, Query()]) -> Response:
-        place, rows = of_entrant(query)
+    @get("/entrant.{form}", response_class=Response, summary="An entrant's kernels on a board")
+    def entrant_file(self, form: Form, query: Annotated[EntrantQuery, Query()]) -> Response:
+        place, rows = self._of_entrant(query)
         about = {**place._asdict(), "author": query.author, "recipe": query.recipe}
         return as_file(form, [_best_row(row) for row in rows], about)
 
-    def of_entrant(query: EntrantQuery) -> tuple[Place, list[dict[str, Any]]]:
-        store = site.reader.store
-        place, _ = place_of(query)
+    def _of_entrant(self, query: EntrantQuery) -> tuple[Place, list[dict[str, Any]]]:
+        store = self._site.reader.store
+        place, _ = self._place_of(query)
         rows = [] if place is None else store.entrants(place.environment, place.baseline, backend=query.backend or None)
         of_suite = {row["problem"] for row in store.problems_in_use() if place and row["suite"] == place.suite}
         who = (query.author, query.recipe)
@@ -154,8 +161,6 @@ def routes(site: Site) -> APIRouter:
         if place is None or not own:
             raise UsageError(f"nothing of {query.author} {query.recipe} stands there")
         return place, own
-
-    return router
 
 
 _BEST = ("problem", "backend", "author", "recipe", "confirmed", "median", "low", "high", "faster", "latency_ms")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi import HTTPException, Path, Query, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from kernelwright.errors import KernelwrightError, UsageError
 from kernelwright.leaderboard import _kernels as kernels
 from kernelwright.leaderboard._cells import path_of
 from kernelwright.leaderboard._highlight import difference
+from kernelwright.leaderboard._pages import Pages, get
 from kernelwright.leaderboard._site import Site
 from kernelwright.leaderboard._tables import Form, as_file
 from kernelwright.records import Candidate
@@ -24,83 +25,85 @@ _ARTIFACT_CHARS = 12_000
 _EVALUATIONS = 40
 
 
-def routes(site: Site) -> APIRouter:
-    """The routes of kernels."""
-    router = APIRouter(tags=["kernels"])
+class KernelPages(Pages):
+    """Kernels and their evidence."""
 
-    def find(sha: str, problem: str | None, evaluation: str | None) -> tuple[Candidate, StoredEvaluation | None]:
+    tag = "kernels"
+
+    def _find(self, sha: str, problem: str | None, evaluation: str | None) -> tuple[Candidate, StoredEvaluation | None]:
         try:
-            return kernels.find(site.reader.store, sha, problem, evaluation)
+            return kernels.find(self._site.reader.store, sha, problem, evaluation)
         except UsageError as error:
             raise HTTPException(404, error.message) from error
 
-    @router.get("/evaluations/{evaluation}", summary="Where an evaluation is shown")
-    def evaluation_page(evaluation: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{1,40}$")]) -> RedirectResponse:
+    @get("/evaluations/{evaluation}", summary="Where an evaluation is shown")
+    def evaluation_page(self, evaluation: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{1,40}$")]) -> RedirectResponse:
         try:
-            found = site.reader.store.evaluation(evaluation)
+            found = self._site.reader.store.evaluation(evaluation)
         except UsageError as error:
             raise HTTPException(404, error.message) from error
         return RedirectResponse(
             f"{path_of('kernels', found.candidate.sha256)}?evaluation={evaluation}", status_code=303
         )
 
-    @router.get("/kernels/{sha}/source.py", response_class=Response, summary="A kernel's source")
-    def source(sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
-        candidate, _ = find(sha, problem, evaluation)
+    @get("/kernels/{sha}/source.py", response_class=Response, summary="A kernel's source")
+    def source(self, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
+        candidate, _ = self._find(sha, problem, evaluation)
         return _download(candidate.source, f"kernel_{candidate.sha256[:12]}.py")
 
-    @router.get("/kernels/{sha}/drop_in.py", response_class=Response, summary="A kernel as a drop-in module")
-    def drop_in(sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
-        candidate, shown = find(sha, problem, evaluation)
+    @get("/kernels/{sha}/drop_in.py", response_class=Response, summary="A kernel as a drop-in module")
+    def drop_in(self, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
+        candidate, shown = self._find(sha, problem, evaluation)
         if shown is None or not shown.verdict.passed or shown.quarantined:
             raise HTTPException(409, "only a kernel that passed, and was not withdrawn, is offered as a module")
         from kernelwright.campaign import export_text
 
-        store = site.reader.store
+        store = self._site.reader.store
         try:
             text = export_text(store.problem(candidate.problem_id, version=shown.problem_version), shown.evaluation)
         except KernelwrightError as error:
             raise HTTPException(409, error.message) from error
         return _download(text, f"drop_in_{candidate.sha256[:12]}.py")
 
-    @router.get("/kernels/{sha}/samples.{form}", response_class=Response, summary="Raw timing samples")
-    def samples(sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
-        candidate, shown = find(sha, problem, evaluation)
+    @get("/kernels/{sha}/samples.{form}", response_class=Response, summary="Raw timing samples")
+    def samples(self, sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
+        candidate, shown = self._find(sha, problem, evaluation)
         rows = [] if shown is None else [sample.model_dump() for sample in shown.evaluation.samples]
         return as_file(form, rows, {"candidate": candidate.sha256, "evaluation": None if shown is None else shown.id})
 
-    @router.get("/kernels/{sha}/profile.{form}", response_class=Response, summary="Where its time goes")
-    def profile(sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
-        candidate, shown = find(sha, problem, evaluation)
+    @get("/kernels/{sha}/profile.{form}", response_class=Response, summary="Where its time goes")
+    def profile(self, sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
+        candidate, shown = self._find(sha, problem, evaluation)
         rows = [] if shown is None else kernels.metric_rows(shown.verdict.profile)
         return as_file(form, rows, {"candidate": candidate.sha256, "evaluation": None if shown is None else shown.id})
 
-    @router.get("/kernels/{sha}/evaluations.{form}", response_class=Response, summary="All verdicts on a kernel")
-    def evaluations(sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
-        candidate, _ = find(sha, problem, evaluation)
-        found = site.reader.store.evaluations(
+    @get("/kernels/{sha}/evaluations.{form}", response_class=Response, summary="All verdicts on a kernel")
+    def evaluations(self, sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
+        candidate, _ = self._find(sha, problem, evaluation)
+        found = self._site.reader.store.evaluations(
             problem=candidate.problem_id, candidate=candidate.sha256, newest_first=True, limit=1000
         )
         return as_file(form, [_evaluation_row(entry) for entry in found], {"candidate": candidate.sha256})
 
-    @router.get("/kernels/{sha}/verdict.json", response_class=Response, summary="A verdict, whole")
-    def verdict(sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
-        _, shown = find(sha, problem, evaluation)
+    @get("/kernels/{sha}/verdict.json", response_class=Response, summary="A verdict, whole")
+    def verdict(self, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
+        _, shown = self._find(sha, problem, evaluation)
         if shown is None:
             raise HTTPException(404, "nothing was said of this kernel yet")
         return Response(shown.verdict.model_dump_json(), media_type="application/json")
 
-    @router.get("/kernels/{sha}/diff", response_class=Response, summary="What changed from another kernel")
+    @get("/kernels/{sha}/diff", response_class=Response, summary="What changed from another kernel")
     def diff(
+        self,
         request: Request,
         sha: Sha,
         against: Annotated[str, Query(pattern=r"^(reference|[0-9a-f]{6,64})$")] = REFERENCE,
         problem: Problem = None,
         evaluation: Id = None,
     ) -> Response:
-        candidate, _ = find(sha, problem, evaluation)
-        name, before = _base(site, candidate, against)
-        return site.page(
+        candidate, _ = self._find(sha, problem, evaluation)
+        name, before = _base(self._site, candidate, against)
+        return self._site.page(
             request,
             "diff.html",
             section="problems",
@@ -109,24 +112,24 @@ def routes(site: Site) -> APIRouter:
             lines=difference(before, candidate.source),
         )
 
-    @router.get("/kernels/{sha}", response_class=Response, summary="A kernel as a page")
-    def kernel(request: Request, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
-        candidate, shown = find(sha, problem, evaluation)
-        store = site.reader.store
+    @get("/kernels/{sha}", response_class=Response, summary="A kernel as a page")
+    def kernel(self, request: Request, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
+        candidate, shown = self._find(sha, problem, evaluation)
+        store = self._site.reader.store
         drawing, ancestors = kernels.family(store, candidate)
-        base_name, before = _base(site, candidate, ancestors[0].sha256 if ancestors else REFERENCE)
+        base_name, before = _base(self._site, candidate, ancestors[0].sha256 if ancestors else REFERENCE)
         others = store.evaluations(
             problem=candidate.problem_id, candidate=candidate.sha256, newest_first=True, limit=_EVALUATIONS
         )
         artifacts = {} if shown is None else shown.evaluation.artifacts
-        return site.page(
+        return self._site.page(
             request,
             "kernel.html",
             section="problems",
             candidate=candidate,
             shown=shown,
             verdict=None if shown is None else shown.verdict,
-            commands=kernels.commands(candidate, site.reader.path.name),
+            commands=kernels.commands(candidate, self._site.reader.path.name),
             timing_plot="" if shown is None else kernels.timing_plot(shown),
             roofline="" if shown is None else kernels.roofline_of(shown.verdict),
             bandwidth=None if shown is None else kernels.bandwidth_of(shown.verdict),
@@ -141,8 +144,6 @@ def routes(site: Site) -> APIRouter:
             evaluations=others,
             query={"problem": candidate.problem_id} if shown is None else {"evaluation": shown.id},
         )
-
-    return router
 
 
 def _base(site: Site, candidate: Candidate, against: str) -> tuple[str, str]:

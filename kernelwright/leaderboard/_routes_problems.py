@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import HTTPException, Query, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from kernelwright.datasets import LintFinding, LintRecords
@@ -16,6 +16,7 @@ from kernelwright.errors import UsageError
 from kernelwright.leaderboard._archive_map import archive_of
 from kernelwright.leaderboard._boards import choose_place, places_of
 from kernelwright.leaderboard._cells import path_of
+from kernelwright.leaderboard._pages import Pages, get
 from kernelwright.leaderboard._site import Site, given
 from kernelwright.leaderboard._svg import Series, histogram
 from kernelwright.leaderboard._tables import Form, as_file
@@ -40,16 +41,20 @@ class Where(NamedTuple):
     backend: str
 
 
-def routes(site: Site, cache_dir: Path) -> APIRouter:
-    """The routes of problems."""
-    router = APIRouter(tags=["problems"])
-    lints = LintRecords(cache_dir)
+class ProblemPages(Pages):
+    """Problems."""
 
-    @router.get("/problems", response_class=Response, summary="All problems as a page")
-    def problems(request: Request, suite: Text = None, category: Text = None, q: Text = None) -> Response:
-        rows = _problem_rows(site)
+    tag = "problems"
+
+    def __init__(self, site: Site, cache_dir: Path) -> None:
+        super().__init__(site)
+        self._lints = LintRecords(cache_dir)
+
+    @get("/problems", response_class=Response, summary="All problems as a page")
+    def problems(self, request: Request, suite: Text = None, category: Text = None, q: Text = None) -> Response:
+        rows = _problem_rows(self._site)
         shown = _matching(rows, suite, category, q)
-        return site.page(
+        return self._site.page(
             request,
             "problems.html",
             section="problems",
@@ -60,12 +65,13 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
             asked={"suite": suite or "", "category": category or "", "q": q or ""},
         )
 
-    @router.get("/problems.{form}", response_class=Response, summary="All problems")
-    def problems_file(form: Form, suite: Text = None, category: Text = None, q: Text = None) -> Response:
-        return as_file(form, _matching(_problem_rows(site), suite, category, q))
+    @get("/problems.{form}", response_class=Response, summary="All problems")
+    def problems_file(self, form: Form, suite: Text = None, category: Text = None, q: Text = None) -> Response:
+        return as_file(form, _matching(_problem_rows(self._site), suite, category, q))
 
-    @router.get("/problems/{problem:path}/ranking.{form}", response_class=Response, summary="A problem's ranking")
+    @get("/problems/{problem:path}/ranking.{form}", response_class=Response, summary="A problem's ranking")
     def ranking_file(
+        self,
         problem: str,
         form: Form,
         environment: Text = None,
@@ -74,26 +80,31 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
         page: Page = 1,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> Response:
-        where = _where(site, _known(site, problem), environment, baseline, backend)[0]
+        where = _where(self._site, _known(self._site, problem), environment, baseline, backend)[0]
         if where is None:
             return as_file(form, [], {"problem": problem})
-        found = site.reader.store.ranked(problem, *where, limit=limit, offset=(page - 1) * limit)
+        found = self._site.reader.store.ranked(problem, *where, limit=limit, offset=(page - 1) * limit)
         rows = [{key: row[key] for key in (*_RANKED, *_RANKED_TOO)} for row in found]
         return as_file(form, rows, {"problem": problem, **where._asdict(), "page": page})
 
-    @router.get("/problems/{problem:path}/archive.html", response_class=Response, summary="A problem's archive map")
-    def archive(request: Request, problem: str, run: Annotated[str | None, Query(max_length=40)] = None) -> Response:
-        _known(site, problem)
-        return site.page(request, "archive.html", problem=problem, archive=archive_of(site.reader.store, problem, run))
+    @get("/problems/{problem:path}/archive.html", response_class=Response, summary="A problem's archive map")
+    def archive(
+        self, request: Request, problem: str, run: Annotated[str | None, Query(max_length=40)] = None
+    ) -> Response:
+        _known(self._site, problem)
+        return self._site.page(
+            request, "archive.html", problem=problem, archive=archive_of(self._site.reader.store, problem, run)
+        )
 
-    @router.get("/problems/{problem:path}/reference.py", response_class=Response, summary="A problem's reference")
-    def reference(problem: str) -> Response:
-        source = _known(site, problem).source
+    @get("/problems/{problem:path}/reference.py", response_class=Response, summary="A problem's reference")
+    def reference(self, problem: str) -> Response:
+        source = _known(self._site, problem).source
         headers = {"Content-Disposition": 'attachment; filename="reference.py"'}
         return PlainTextResponse(source.encode("utf-8", "replace"), headers=headers)
 
-    @router.get("/problems/{problem:path}", response_class=Response, summary="A problem as a page")
+    @get("/problems/{problem:path}", response_class=Response, summary="A problem as a page")
     def problem_page(
+        self,
         request: Request,
         problem: str,
         environment: Text = None,
@@ -102,12 +113,12 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
         page: Page = 1,
         view: Literal["log", "linear"] = "log",
     ) -> Response:
-        known = _known_or_archive(site, problem)
+        known = _known_or_archive(self._site, problem)
         if known is None:
             query = f"?{request.url.query}" if request.url.query else ""
             return RedirectResponse(f"{path_of('problems', problem)}.html{query}", status_code=308)
-        store = site.reader.store
-        where, choices = _where(site, known, environment, baseline, backend)
+        store = self._site.reader.store
+        where, choices = _where(self._site, known, environment, baseline, backend)
         found: dict[str, Any] = {"where": where, "choices": choices, "ranked": [], "pages": 1, "page": page}
         if where is not None:
             speedups = store.speedups_on(problem, *where)
@@ -128,22 +139,20 @@ def routes(site: Site, cache_dir: Path) -> APIRouter:
                     log=view == "log",
                     mark=1.0,
                 ),
-                "baselines": _baselines(store.ranked(problem, *where, limit=1), choices, where, site, problem),
+                "baselines": _baselines(store.ranked(problem, *where, limit=1), choices, where, self._site, problem),
             }
-        return site.page(
+        return self._site.page(
             request,
             "problem.html",
             section="problems",
             problem=known,
-            lints=_findings(lints, known),
+            lints=_findings(self._lints, known),
             note=known.meta.note,
-            runs=_runs_on(site, problem),
+            runs=_runs_on(self._site, problem),
             query=given(**where._asdict()) if where else {},
             has_charts=where is not None,
             **found,
         )
-
-    return router
 
 
 def _known(site: Site, problem: str) -> Problem:

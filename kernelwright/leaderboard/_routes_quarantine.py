@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
+from kernelwright.leaderboard._pages import Pages, get
 from kernelwright.leaderboard._site import Site, given
 from kernelwright.leaderboard._tables import Form, as_file
 
@@ -16,26 +17,28 @@ Text = Annotated[str | None, Query(max_length=200)]
 _EVIDENCE_CHARS = 400
 
 
-def routes(site: Site) -> APIRouter:
-    """The routes of what was refused."""
-    router = APIRouter(tags=["quarantine"])
+class QuarantinePages(Pages):
+    """What was refused."""
 
-    @router.get("/quarantine", response_class=Response, summary="What was refused, as a page")
-    def quarantine(request: Request, rule: Text = None, problem: Text = None, before: Text = None) -> Response:
-        store = site.reader.store
+    tag = "quarantine"
+
+    @get("/quarantine", response_class=Response, summary="What was refused, as a page")
+    def quarantine(self, request: Request, rule: Text = None, problem: Text = None, before: Text = None) -> Response:
+        store = self._site.reader.store
         asked = {"rule": rule or "", "problem": problem or "", "before": before or ""}
-        return site.page(
+        return self._site.page(
             request,
             "quarantine.html",
             section="quarantine",
             rules=store.refusal_rules(),
-            rows=_rows(site, rule, problem, before, PAGE),
+            rows=_rows(self._site, rule, problem, before, PAGE),
             page_size=PAGE,
             asked=asked,
         )
 
-    @router.get("/quarantine.{form}", response_class=Response, summary="What was refused")
+    @get("/quarantine.{form}", response_class=Response, summary="What was refused")
     def quarantine_file(
+        self,
         form: Form,
         rule: Text = None,
         problem: Text = None,
@@ -43,9 +46,7 @@ def routes(site: Site) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> Response:
         about = given(rule=rule, problem=problem, before=before)
-        return as_file(form, _rows(site, rule, problem, before, limit), about)
-
-    return router
+        return as_file(form, _rows(self._site, rule, problem, before, limit), about)
 
 
 def _rows(site: Site, rule: str | None, problem: str | None, before: str | None, limit: int) -> list[dict[str, Any]]:

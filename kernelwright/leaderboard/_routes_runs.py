@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi import HTTPException, Path, Query, Request
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from kernelwright.errors import KernelwrightError, StoreError, UsageError
+from kernelwright.errors import KernelwrightError, UsageError
 from kernelwright.leaderboard import _runs as runs
+from kernelwright.leaderboard._pages import Pages, get
+from kernelwright.leaderboard._run_events import RunEvents
 from kernelwright.leaderboard._site import Site
 from kernelwright.leaderboard._tables import Form, as_file
 from kernelwright.store import RunRow
@@ -30,29 +30,36 @@ RunId = Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]
 Text = Annotated[str | None, Query(max_length=300)]
 
 
-def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = lambda: False) -> APIRouter:
-    """The routes of runs. ``ending``: whether the server is about to end; nobody listens on then."""
-    router = APIRouter(tags=["runs"])
-    listeners = 0
+class RunPages(Pages):
+    """Runs."""
 
-    @router.get("/runs", response_class=Response, summary="Runs as a page")
-    def run_list(request: Request, before: Text = None) -> Response:
-        rows = runs.run_list(site.reader.store, before=before or None, limit=PAGE)
-        return site.page(request, "runs.html", section="runs", rows=rows, page_size=PAGE, before=before or "")
+    tag = "runs"
 
-    @router.get("/runs.{form}", response_class=Response, summary="Runs")
-    def run_list_file(form: Form, before: Text = None, limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> Response:
-        return as_file(form, runs.run_list(site.reader.store, before=before or None, limit=limit))
+    def __init__(self, site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = lambda: False) -> None:
+        """``ending``: whether the server is about to end; nobody listens on then."""
+        super().__init__(site)
+        self._events = RunEvents(poll_s=poll_s, ending=ending)
 
-    @router.get("/compare", response_class=Response, summary="Two runs beside each other")
-    def compare(request: Request, a: Text = None, b: Text = None, baseline: Text = None) -> Response:
-        store = site.reader.store
+    @get("/runs", response_class=Response, summary="Runs as a page")
+    def run_list(self, request: Request, before: Text = None) -> Response:
+        rows = runs.run_list(self._site.reader.store, before=before or None, limit=PAGE)
+        return self._site.page(request, "runs.html", section="runs", rows=rows, page_size=PAGE, before=before or "")
+
+    @get("/runs.{form}", response_class=Response, summary="Runs")
+    def run_list_file(
+        self, form: Form, before: Text = None, limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    ) -> Response:
+        return as_file(form, runs.run_list(self._site.reader.store, before=before or None, limit=limit))
+
+    @get("/compare", response_class=Response, summary="Two runs beside each other")
+    def compare(self, request: Request, a: Text = None, b: Text = None, baseline: Text = None) -> Response:
+        store = self._site.reader.store
         choices = runs.run_list(store, before=None, limit=_CHOICES)
         if not a or not b:
-            return site.page(
+            return self._site.page(
                 request, "compare.html", section="runs", choices=choices, a=a or "", b=b or "", found=None, reason=""
             )
-        sides = (_known(site, a), _known(site, b))
+        sides = (_known(self._site, a), _known(self._site, b))
         from kernelwright.campaign import compare_runs
 
         reason, found = "", None
@@ -68,7 +75,7 @@ def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = 
                 reason = error.message
             except ValidationError:
                 reason = "what one of them left behind was written by another version, and cannot be read"
-        return site.page(
+        return self._site.page(
             request,
             "compare.html",
             section="runs",
@@ -81,11 +88,11 @@ def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = 
             has_charts=found is not None,
         )
 
-    @router.get("/runs/{run}", response_class=Response, summary="A run as a page")
-    def run_page(request: Request, run: RunId) -> Response:
-        known = _known(site, run)
-        chart = runs.progress_of(site.reader.store, known)
-        return site.page(
+    @get("/runs/{run}", response_class=Response, summary="A run as a page")
+    def run_page(self, request: Request, run: RunId) -> Response:
+        known = _known(self._site, run)
+        chart = runs.progress_of(self._site.reader.store, known)
+        return self._site.page(
             request,
             "run.html",
             section="runs",
@@ -94,23 +101,23 @@ def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = 
             settings=runs.settings_of(known),
             chart=chart,
             has_charts=True,
-            **_state(site, known),
+            **_state(self._site, known),
         )
 
-    @router.get("/runs/{run}/problems.{form}", response_class=Response, summary="A run's problems")
-    def problems_file(run: RunId, form: Form) -> Response:
-        known = _known(site, run)
-        return as_file(form, runs.winners_of(site.reader.store, known), {"run": known.id, "status": known.status})
+    @get("/runs/{run}/problems.{form}", response_class=Response, summary="A run's problems")
+    def problems_file(self, run: RunId, form: Form) -> Response:
+        known = _known(self._site, run)
+        return as_file(form, runs.winners_of(self._site.reader.store, known), {"run": known.id, "status": known.status})
 
-    @router.get("/runs/{run}/transcript", response_class=Response, summary="What models said in a run")
+    @get("/runs/{run}/transcript", response_class=Response, summary="What models said in a run")
     def transcript(
-        request: Request, run: RunId, problem: Text = None, page: Annotated[int, Query(ge=1, le=100_000)] = 1
+        self, request: Request, run: RunId, problem: Text = None, page: Annotated[int, Query(ge=1, le=100_000)] = 1
     ) -> Response:
-        known = _known(site, run)
+        known = _known(self._site, run)
         rows = runs.transcript_of(
-            site.reader.store, known.id, problem=problem or None, offset=(page - 1) * _REPLIES, limit=_REPLIES + 1
+            self._site.reader.store, known.id, problem=problem or None, offset=(page - 1) * _REPLIES, limit=_REPLIES + 1
         )
-        return site.page(
+        return self._site.page(
             request,
             "transcript.html",
             section="runs",
@@ -121,80 +128,49 @@ def routes(site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = 
             problem=problem or "",
         )
 
-    @router.get("/runs/{run}/transcript.{form}", response_class=Response, summary="What models said in a run")
+    @get("/runs/{run}/transcript.{form}", response_class=Response, summary="What models said in a run")
     def transcript_file(
+        self,
         run: RunId,
         form: Form,
         problem: Text = None,
         page: Annotated[int, Query(ge=1, le=100_000)] = 1,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> Response:
-        known = _known(site, run)
+        known = _known(self._site, run)
         rows = runs.transcript_of(
-            site.reader.store, known.id, problem=problem or None, offset=(page - 1) * limit, limit=limit
+            self._site.reader.store, known.id, problem=problem or None, offset=(page - 1) * limit, limit=limit
         )
         return as_file(form, rows, {"run": known.id})
 
-    @router.get("/runs/{run}/replies/{call}", response_class=Response, summary="A model's whole reply")
-    def reply(run: RunId, call: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]) -> Response:
-        known = _known(site, run)
+    @get("/runs/{run}/replies/{call}", response_class=Response, summary="A model's whole reply")
+    def reply(self, run: RunId, call: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]) -> Response:
+        known = _known(self._site, run)
         used = (
             "SELECT reply_sha256 FROM llm_uses JOIN llm_calls ON llm_calls.id = call_id "
             "WHERE llm_uses.run_id = ? AND call_id = ? LIMIT 1"
         )
-        rows = site.reader.store.query(used, [known.id, call])
+        rows = self._site.reader.store.query(used, [known.id, call])
         if not rows:
             raise HTTPException(404, "this run used no such reply")
-        return _plain(site.reader.store.get_text(rows[0]["reply_sha256"]))
+        return _plain(self._site.reader.store.get_text(rows[0]["reply_sha256"]))
 
-    @router.get("/runs/{run}/prompts/{sha}", response_class=Response, summary="A prompt")
-    def prompt(run: RunId, sha: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> Response:
-        known = _known(site, run)
+    @get("/runs/{run}/prompts/{sha}", response_class=Response, summary="A prompt")
+    def prompt(self, run: RunId, sha: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> Response:
+        known = _known(self._site, run)
         used = "SELECT 1 FROM llm_uses WHERE run_id = ? AND prompt_sha256 = ? LIMIT 1"
-        if not site.reader.store.query(used, [known.id, sha]):
+        if not self._site.reader.store.query(used, [known.id, sha]):
             raise HTTPException(404, "this run used no such prompt")
-        return _plain(site.reader.store.get_text(sha))
+        return _plain(self._site.reader.store.get_text(sha))
 
-    @router.get("/runs/{run}/events", response_class=StreamingResponse, summary="Says when a run changes (SSE)")
-    async def events(request: Request, run: RunId) -> Response:
-        nonlocal listeners
-        first = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
+    @get("/runs/{run}/events", response_class=StreamingResponse, summary="Says when a run changes (SSE)")
+    async def events(self, request: Request, run: RunId) -> Response:
+        first = await run_in_threadpool(lambda: runs.latest_of(self._site.reader.store, run))
         if first is None:
             raise HTTPException(404, f"no run {run}")
-        if listeners >= _MOST_LISTENERS:
-            raise HTTPException(503, "too many listeners")
-
-        async def told() -> AsyncIterator[str]:
-            nonlocal listeners
-            listeners += 1
-            try:
-                seen, beat_s = None, time.monotonic()
-                while not (ending() or await request.is_disconnected()):
-                    try:
-                        now = await run_in_threadpool(lambda: runs.latest_of(site.reader.store, run))
-                    except StoreError:  # whoever listens asks anew, and is told
-                        return
-                    if now is None:
-                        return
-                    if now != seen:
-                        seen = now
-                        yield f'event: changed\ndata: {{"evaluation":"{now.evaluation}","status":"{now.status}"}}\n\n'
-                    if now.status != "running":
-                        yield f'event: end\ndata: {{"status":"{now.status}"}}\n\n'
-                        return
-                    if time.monotonic() - beat_s > _BEAT_S:
-                        beat_s = time.monotonic()
-                        yield ": still here\n\n"
-                    until_s = time.monotonic() + poll_s
-                    while (left_s := until_s - time.monotonic()) > 0 and not ending():
-                        await asyncio.sleep(min(left_s, _LOOK_S))
-            finally:
-                listeners -= 1
-
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
-
-    return router
+        told = self._events.told(lambda: runs.latest_of(self._site.reader.store, run), request.is_disconnected)
+        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
 
 
 def _known(site: Site, run: str) -> RunRow:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, HTTPException, Path, Request
+from fastapi import HTTPException, Path, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from kernelwright.errors import StoreError
 from kernelwright.leaderboard._access import Verifier
+from kernelwright.leaderboard._pages import Pages, get, post
 from kernelwright.leaderboard._site import Site
 from kernelwright.submissions import Spool, SubmissionError, Token
 
@@ -51,30 +52,36 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routes(site: Site, spool: Spool, tokens: Verifier) -> APIRouter:
-    """The routes of submissions."""
-    router = APIRouter(tags=["submissions"])
+class SubmissionPages(Pages):
+    """Submissions."""
 
-    def form(request: Request, status: int = 200, error: str = "", hint: str = "", **given: str) -> Response:
-        known = [row["problem"] for row in site.reader.store.problems_in_use()]
-        return site.page(
+    tag = "submissions"
+
+    def __init__(self, site: Site, spool: Spool, tokens: Verifier) -> None:
+        super().__init__(site)
+        self._spool = spool
+        self._tokens = tokens
+
+    def _form(self, request: Request, status: int = 200, error: str = "", hint: str = "", **given: str) -> Response:
+        known = [row["problem"] for row in self._site.reader.store.problems_in_use()]
+        return self._site.page(
             request,
             "submit.html",
             status,
             section="submit",
             problems=known,
-            limits=spool.limits,
+            limits=self._spool.limits,
             error=error,
             hint=hint,
             given={name: given.get(name, "") for name in ("problem", "backend", "source", "note")},
             base=str(request.base_url).rstrip("/"),
         )
 
-    @router.get("/submit", response_class=Response, summary="The form of a submission")
-    def submit(request: Request) -> Response:
-        return form(request)
+    @get("/submit", response_class=Response, summary="The form of a submission")
+    def submit(self, request: Request) -> Response:
+        return self._form(request)
 
-    @router.post(
+    @post(
         "/submissions",
         status_code=201,
         response_class=Response,
@@ -82,12 +89,12 @@ def routes(site: Site, spool: Spool, tokens: Verifier) -> APIRouter:
         openapi_extra=_BODY,
         summary="Submit a kernel",
     )
-    async def put(request: Request) -> Response:
+    async def put(self, request: Request) -> Response:
         body, is_form = await _fields(request)
         status, error, hint, headers = 0, "", "", {}
         holder = request.scope.get("state", {}).get("holder")
         if body.get("token"):
-            holder = await run_in_threadpool(tokens.verify, body["token"])
+            holder = await run_in_threadpool(self._tokens.verify, body["token"])
         if not isinstance(holder, Token):
             status, error, headers = 401, "a token for submitting is needed", {"WWW-Authenticate": "Bearer"}
         elif "submit" not in holder.scopes:
@@ -95,7 +102,7 @@ def routes(site: Site, spool: Spool, tokens: Verifier) -> APIRouter:
         else:
             try:
                 taken = await run_in_threadpool(
-                    lambda: spool.put(
+                    lambda: self._spool.put(
                         problem_id=body.get("problem", ""),
                         source=body.get("source", ""),
                         author=holder.name,
@@ -112,7 +119,7 @@ def routes(site: Site, spool: Spool, tokens: Verifier) -> APIRouter:
         if status:
             if is_form:
                 answer = await run_in_threadpool(
-                    lambda: form(request, status, error, hint, **{k: v for k, v in body.items() if k != "token"})
+                    lambda: self._form(request, status, error, hint, **{k: v for k, v in body.items() if k != "token"})
                 )
             else:
                 answer = JSONResponse({"detail": error, "hint": hint}, status_code=status)
@@ -123,17 +130,15 @@ def routes(site: Site, spool: Spool, tokens: Verifier) -> APIRouter:
             return RedirectResponse(where, status_code=303)
         return JSONResponse({"id": taken.id, "state": "waiting", "url": where}, 201, headers={"Location": where})
 
-    @router.get("/submissions/{submission}", response_class=Response, summary="Where a submission stands")
-    def state(request: Request, submission: Annotated[str, Path(max_length=60)]) -> Response:
+    @get("/submissions/{submission}", response_class=Response, summary="Where a submission stands")
+    def state(self, request: Request, submission: Annotated[str, Path(max_length=60)]) -> Response:
         name, dot, ending = submission.partition(".")
-        found = spool.state(name) if not dot or ending == "json" else None
+        found = self._spool.state(name) if not dot or ending == "json" else None
         if found is None:
             raise HTTPException(404, "there is no such submission")
         if dot:
             return Response(found.model_dump_json(), media_type="application/json")
-        return site.page(request, "submission.html", section="submit", state=found)
-
-    return router
+        return self._site.page(request, "submission.html", section="submit", state=found)
 
 
 async def _fields(request: Request) -> tuple[Mapping[str, str], bool]:

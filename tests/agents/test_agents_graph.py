@@ -14,7 +14,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from kernelwright.agents import Duplicate, Fruitless, RoleFailed, Workbench
 from kernelwright.agents.graph import build_step, open_checkpoints, run_step
-from kernelwright.agents.nodes import StepTools, attempts_of, initial_state
+from kernelwright.agents.nodes import attempts_of, initial_state
+from kernelwright.agents.step_state import StepTools
 from kernelwright.agents.strategy import OneAtATime
 from kernelwright.agents.verifier import Forecast, Past
 from kernelwright.errors import MachineError, StoreError
