@@ -22,9 +22,6 @@ PAGE = 50
 _REPLIES = 40
 _CHOICES = 100
 _POLL_S = 1.0
-_BEAT_S = 15.0
-_LOOK_S = 0.2  # between two looks at whether the server ends
-_MOST_LISTENERS = 256
 _MOST_COMPARED = 6_000  # evaluations of a run: a comparison reads all of them
 RunId = Annotated[str, Path(pattern=r"^[0-9A-Za-z]{4,40}$")]
 Text = Annotated[str | None, Query(max_length=300)]

@@ -9,7 +9,7 @@ from leaderboard_browser import Page
 from leaderboard_world import HERE, THERE
 
 from kernelwright.campaign import RunResult
-from kernelwright.leaderboard import _routes_runs
+from kernelwright.leaderboard import _routes_runs, _run_events
 from kernelwright.records import Status, sha256_text
 
 
@@ -330,7 +330,7 @@ def test_a_running_run_tells_what_is_recorded(world, browse, cached):
 
 
 def test_a_listener_who_leaves_makes_room_for_another(world, browse, monkeypatch):
-    monkeypatch.setattr(_routes_runs, "_MOST_LISTENERS", 1)
+    monkeypatch.setattr(_run_events, "MOST_LISTENERS", 1)
     run = world.run(world.problem(), status="running")
     browser = browse(poll_s=0.001)
     with browser.listening(f"/runs/{run}/events") as listener:
