@@ -20,6 +20,7 @@ FLOORS = {
     "records": 0,
     "errors": 0,
     "config": 0,
+    "files": 0,
     "datasets": 1,
     "prompts": 1,
     "sandbox": 1,
@@ -39,7 +40,7 @@ FLOORS = {
     "cli": 8,
 }
 # records and errors stand on nothing; config may use both.
-GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}}
+GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}, "files": {"errors"}}
 
 # Worker-side code that runs a problem file: not part of a face, since importing it imports torch.
 PRIVATE_EXCEPTIONS = {("evaluator", "kernelwright.datasets.runtime"), ("codegen", "kernelwright.datasets.runtime")}

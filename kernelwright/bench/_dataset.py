@@ -52,15 +52,15 @@ def write_dataset(folder: Path, bench: StoredBench, name: str, form: Literal["js
         MissingToolError: parquet is asked for, and pyarrow is not installed.
         UsageError: the folder cannot be written.
     """
-    from kernelwright.campaign import write_atomically
+    from kernelwright.files import write_for_user
 
     rows = list(rows_of_bench(bench))
     data, card = folder / f"samples.{form}", folder / CARD
     if form == "jsonl":
-        write_atomically(data, "".join(json.dumps(row) + "\n" for row in rows))
+        write_for_user(data, "".join(json.dumps(row) + "\n" for row in rows))
     else:
         _write_parquet(data, rows, bench)
-    write_atomically(card, _card(bench, name, data.name, len(rows)))
+    write_for_user(card, _card(bench, name, data.name, len(rows)))
     return [data, card]
 
 

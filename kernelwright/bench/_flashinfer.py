@@ -51,7 +51,7 @@ def write_flashinfer(folder: Path, bench: StoredBench, name: str) -> list[Path]:
     Raises:
         UsageError: a problem is no definition of such a dataset, or the folder cannot be written.
     """
-    from kernelwright.campaign import write_atomically
+    from kernelwright.files import write_for_user
 
     author = bench.run.config.coder.replace("/", "-").replace(":", "-")
     traces: dict[Path, list[str]] = {}
@@ -68,7 +68,7 @@ def write_flashinfer(folder: Path, bench: StoredBench, name: str) -> list[Path]:
         kind = problem.id.split("/")[1]
         called = "_".join([problem.name, *problem.id.split("@")[1:], name.replace(" ", "_"), str(judged.sample.number)])
         solution = folder / "solutions" / author / kind / problem.name / f"{called}.json"
-        write_atomically(solution, json.dumps(_solution(problem, candidate, called, author, judged), indent=1))
+        write_for_user(solution, json.dumps(_solution(problem, candidate, called, author, judged), indent=1))
         written.append(solution)
         evaluation = _evaluation(judged)
         if evaluation is not None:
@@ -78,7 +78,7 @@ def write_flashinfer(folder: Path, bench: StoredBench, name: str) -> list[Path]:
     for path, lines in traces.items():
         new = {json.loads(line)["solution"] for line in lines}
         kept = [line for line in _lines(path) if json.loads(line).get("solution") not in new]
-        write_atomically(path, "\n".join([*kept, *lines, ""]))
+        write_for_user(path, "\n".join([*kept, *lines, ""]))
     return [*written, *traces]
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeGuard
 from kernelwright.bench._outcomes import Outcome
 from kernelwright.errors import UsageError
 from kernelwright.evaluator import Result, fast_p, geometric_mean
+from kernelwright.files import write_whole
 from kernelwright.records import Record
 
 RESULTS = "eval_results.json"
@@ -146,7 +147,7 @@ def write_run(folder: Path, run: KernelBenchRun) -> None:
         for slot, source in run.kernels.items():
             (folder / _kernel_file(run.level, slot)).write_bytes(source.encode())
         if run.entries:
-            _replace(folder / RESULTS, json.dumps(results_json(run.entries), indent=4, allow_nan=False))
+            write_whole(folder / RESULTS, json.dumps(results_json(run.entries), indent=4, allow_nan=False))
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error}", hint="give a folder that can be written") from None
 
@@ -326,9 +327,3 @@ def _text(path: Path, most: int) -> str:
 
 def _malformed(path: Path, message: str) -> UsageError:
     return UsageError(f"{path} is malformed: {message}", hint="give a file that KernelBench's scripts wrote")
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

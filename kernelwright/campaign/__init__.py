@@ -6,7 +6,7 @@ from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunRes
 from kernelwright.campaign._sample_results import SamplePlan
 from kernelwright.campaign._sessions import OpenReferee, Sessions, once_more, open_local_referee
 from kernelwright.campaign._tune import Tuner
-from kernelwright.campaign.api import evaluate, export_text, language_of, write_atomically
+from kernelwright.campaign.api import evaluate, export_text, language_of
 from kernelwright.campaign.campaign import Campaign, rows_of, run_config
 from kernelwright.campaign.compare import compare_runs
 from kernelwright.campaign.paired import Mean
@@ -42,5 +42,4 @@ __all__ = [
     "run_config",
     "searches_of",
     "with_recipe",
-    "write_atomically",
 ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from kernelwright.campaign.variants import at_variant
 from kernelwright.config import CAPTURED, Settings
 from kernelwright.errors import UsageError
 from kernelwright.evaluator import Check, Confirm, Search
+from kernelwright.files import write_for_user
 from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, sha256_text
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def load_drop_in(
         names: the drop-in's state name to the model's, where they differ.
     """
     path = cache_dir / "drop-ins" / f"kernel_{sha256_text(text)[:16]}.py"
-    write_atomically(path, text)
+    write_for_user(path, text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise AssertionError(f"{path} cannot be imported")
@@ -197,20 +196,3 @@ def load_drop_in(
     spec.loader.exec_module(module)
     drop_in: torch.nn.Module = module.from_reference(model, names=names)
     return drop_in
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that nobody ever sees half of it.
-
-    Raises:
-        UsageError: the place cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another place") from error

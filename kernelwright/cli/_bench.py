@@ -385,7 +385,7 @@ def _write(
         write_flashinfer,
         write_run,
     )
-    from kernelwright.campaign import write_atomically
+    from kernelwright.files import write_for_user
 
     if form == "kernelbench":
         runs = runs_of_bench(store, loaded)
@@ -396,11 +396,11 @@ def _write(
     if form == "baselines":
         files = {destination / f"{baseline}.json": data for baseline, data in baselines_json(store, loaded).items()}
         for path, data in files.items():
-            write_atomically(path, json.dumps(data, indent=1))
+            write_for_user(path, json.dumps(data, indent=1))
         return list(files)
     if form == "leaderboard":
         told = {**submission, "display_name": submission["display_name"] or name}
-        write_atomically(destination, json.dumps(submission_json(loaded, **told), indent=1))
+        write_for_user(destination, json.dumps(submission_json(loaded, **told), indent=1))
         return [destination]
     if form == "flashinfer":
         return write_flashinfer(destination, loaded, name)

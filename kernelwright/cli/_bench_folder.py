@@ -95,17 +95,17 @@ def show_report(
     from rich.markup import escape
 
     from kernelwright.bench import html_of, markdown_of
-    from kernelwright.campaign import write_atomically
+    from kernelwright.files import write_for_user
 
     written = []
     if html is not None:
-        write_atomically(html, html_of(made))
+        write_for_user(html, html_of(made))
         written.append(html)
     if markdown is not None:
         plots = {plot.name: markdown.with_name(f"{markdown.stem}-{plot.name}.svg") for plot in made.plots}
         for plot in made.plots:
-            write_atomically(plots[plot.name], f"{plot.svg}\n")
-        write_atomically(markdown, markdown_of(made, {plot: path.name for plot, path in plots.items()}))
+            write_for_user(plots[plot.name], f"{plot.svg}\n")
+        write_for_user(markdown, markdown_of(made, {plot: path.name for plot, path in plots.items()}))
         written += [markdown, *plots.values()]
     shown: list[Any] = []
     for part in made.tables:

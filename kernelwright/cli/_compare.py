@@ -34,9 +34,10 @@ def compare(common: Common, run_a: str, run_b: str, baseline: str | None, plot: 
     """
     from rich.markup import escape
 
-    from kernelwright.campaign import compare_runs, write_atomically
+    from kernelwright.campaign import compare_runs
     from kernelwright.cli._plot import Line, curves_svg
     from kernelwright.errors import UsageError
+    from kernelwright.files import write_for_user
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -47,7 +48,7 @@ def compare(common: Common, run_a: str, run_b: str, baseline: str | None, plot: 
             raise UsageError("there is nothing to draw: a run has judged nothing yet", hint="leave --plot out")
         lines = [Line(f"{name}: {side.recipe}", side.curve) for name, side in zip("AB", sides, strict=True)]
         up = f"speedup over {found.baseline}, geometric mean"
-        write_atomically(plot, curves_svg(lines, across="evaluations of each problem", up=up))
+        write_for_user(plot, curves_svg(lines, across="evaluations of each problem", up=up))
     warnings = [f"[yellow]warning: {escape(warning)}[/yellow]" for warning in found.warnings]
     differing = "; ".join(f"{name} {a or '-'} | {b or '-'}" for name, (a, b) in found.differing.items())
     common.show(

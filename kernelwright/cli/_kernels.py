@@ -182,12 +182,12 @@ def export(
 def _export_dispatch(
     common: Common, kernels: tuple[str, ...], output: Path, backend: Backend | None, settings: Settings
 ) -> None:
-    from kernelwright.campaign import write_atomically
     from kernelwright.campaign.dispatch import make_dispatch
+    from kernelwright.files import write_for_user
 
     with common.open_store(settings, readonly=True) as store:
         made = make_dispatch(store, kernels, settings, backend=backend)
-    write_atomically(output, made.text)
+    write_for_user(output, made.text)
     for warning in made.warnings:
         say(f"warning: {warning}")
     data = {
@@ -230,7 +230,8 @@ def _route_cells(route: Route, baseline: str) -> list[str]:
 
 
 def _export_one(common: Common, kernel: str, problem: str | None, output: Path, settings: Settings) -> None:
-    from kernelwright.campaign import export_text, write_atomically
+    from kernelwright.campaign import export_text
+    from kernelwright.files import write_for_user
 
     with common.open_store(settings, readonly=True) as store:
         candidate = find_kernel(store, kernel, problem, settings)
@@ -243,7 +244,7 @@ def _export_one(common: Common, kernel: str, problem: str | None, output: Path, 
         text = export_text(
             store.problem(candidate.problem_id, version=chosen.problem_version), store.evaluation(chosen.id).evaluation
         )
-    write_atomically(output, text)
+    write_for_user(output, text)
     common.show(
         {"candidate": candidate.sha256, "problem": candidate.problem_id, "file": str(output), "bytes": len(text)},
         f"{output}: kernel {short(candidate.sha256)} for {candidate.problem_id}",

@@ -302,8 +302,8 @@ def rounds(common: Common, run_id: str) -> None:
 @common_options
 def record(common: Common, run_id: str, output: Path) -> None:
     """Write the replies that a run used to a file that --coder replay:FILE --judge replay:FILE can replay."""
-    from kernelwright.campaign import write_atomically
     from kernelwright.campaign.recordings import record_run
+    from kernelwright.files import write_for_user
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -311,7 +311,7 @@ def record(common: Common, run_id: str, output: Path) -> None:
         text, count = record_run(store, run.id)
     if not count:
         raise UsageError(f"run {run.id} used no replies of models", hint="its coder and judge were offline")
-    write_atomically(output, text)
+    write_for_user(output, text)
     common.show({"run": run.id, "replies": count, "file": str(output)}, f"{count} replies of run {run.id}: {output}")
 
 

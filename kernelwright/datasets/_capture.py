@@ -7,7 +7,6 @@ module, in the process that already holds it), never in the referee and never in
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.errors import MachineError, UsageError
+from kernelwright.files import write_for_user
 from kernelwright.records import Problem
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def capture_module(
     problem = parse_problem(
         reply["source"], id=f"file/{out.stem}", suite="file", level=0, name=out.stem, path=str(out.resolve())
     )
-    _write_atomically(out, problem.source)
+    write_for_user(out, problem.source, hint="choose a writable place")
     return problem
 
 
@@ -114,13 +114,3 @@ def _run_child(payload: dict[str, Any], workdir: Path, timeout_s: float) -> dict
             )
         reply: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return reply
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose a writable place") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from kernelwright.datasets._findings import LintFinding
 from kernelwright.datasets._lint import lint_findings, lint_payload, lint_static
 from kernelwright.errors import MachineError
+from kernelwright.files import write_whole
 from kernelwright.records import DeviceClass, Problem, sha256_text
 
 NOT_LINTED = LintFinding(
@@ -49,11 +49,7 @@ class LintRecords:
         path = self._path(problem, device_class)
         text = json.dumps({"problem": problem.id, "findings": [finding.model_dump() for finding in findings]})
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
-                whole = Path(folder, "record")
-                whole.write_text(text, encoding="utf-8")
-                whole.replace(path)
+            write_whole(path, text)
 
     def known(self, problem: Problem, device_class: DeviceClass = "cpu") -> tuple[LintFinding, ...]:
         """All that is known without running anything: what the text shows, and what the last run found.

@@ -8,6 +8,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from kernelwright.errors import UsageError
+from kernelwright.files import write_whole
 from kernelwright.records import Backend, Record
 
 PLAN: Final = "plan.json"
@@ -85,10 +86,7 @@ class TrainPlan(Record):
 
     def save(self, folder: Path) -> None:
         """Write it into a training's folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{PLAN}"
-        temporary.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        temporary.replace(folder / PLAN)
+        write_whole(folder / PLAN, self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> TrainPlan:

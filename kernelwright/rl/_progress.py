@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kernelwright.files import write_whole
+
 METRICS: Final = "metrics.jsonl"
 CHECKPOINTS: Final = "checkpoints"
 _COMPLETE: Final = "complete"  # a file of a checkpoint that was written to its end
@@ -74,9 +76,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Replace a file of lines."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def mark_complete(checkpoint: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernelwright.agents import CARD
 from kernelwright.campaign import Mean
 from kernelwright.errors import UsageError
+from kernelwright.files import write_whole
 from kernelwright.records import KnobValue, Record
 from kernelwright.rl._held_out import HeldOut, best_single, held_out
 from kernelwright.rl._plan import PLAN, TrainPlan
@@ -112,7 +113,7 @@ def run_training(
                 result = _writing(course, scorer)
     finally:
         course.progress.close()
-    _write(folder / RESULT, result.model_dump_json(indent=1) + "\n")
+    write_whole(folder / RESULT, result.model_dump_json(indent=1) + "\n")
     return result
 
 
@@ -160,7 +161,7 @@ def _measured(course: Course, measurer: ScheduleScorer) -> tuple[HeldOut, dict[s
         "untrained": schedules_of(folder / START, held),
     }
     found = held_out(held, schedules_of(folder / POLICY, held), others, measurer, course.tell)
-    _write(folder / "held_out.json", found.model_dump_json(indent=1) + "\n")
+    write_whole(folder / "held_out.json", found.model_dump_json(indent=1) + "\n")
     return found, single
 
 
@@ -250,18 +251,12 @@ def draw_curve(course: Course) -> None:
 
     curve = smoothed_rewards(course.progress.rows, course.plan.problems)
     if len(curve) > 1:
-        _write(course.folder / CURVE, curve_svg({f"seed {course.plan.seed}": curve}))
+        write_whole(course.folder / CURVE, curve_svg({f"seed {course.plan.seed}": curve}))
 
 
 def _kept(path: Path, work: Callable[[], dict[str, KnobValue]]) -> dict[str, KnobValue]:
     """What a file keeps of some work, so that it is done once."""
     if not path.exists():
-        _write(path, json.dumps(work(), indent=1) + "\n")
+        write_whole(path, json.dumps(work(), indent=1) + "\n")
     found: dict[str, KnobValue] = json.loads(path.read_text(encoding="utf-8"))
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

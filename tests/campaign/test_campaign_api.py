@@ -11,11 +11,12 @@ from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
 import kernelwright
 from kernelwright import agents, campaign
-from kernelwright.campaign import evaluate, write_atomically
+from kernelwright.campaign import evaluate
 from kernelwright.campaign.api import load_drop_in, optimize, read_candidate
 from kernelwright.cli import interactive
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
+from kernelwright.files import write_for_user
 from kernelwright.records import InputGenerator, InputPattern, Stage, Timing
 from kernelwright.store import Store
 
@@ -195,9 +196,9 @@ def test_a_drop_in_is_loaded_from_a_file_that_tracebacks_can_show(tmp_path):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "new" / "file.py"
-    write_atomically(target, "first")
-    write_atomically(target, "second")
+    write_for_user(target, "first")
+    write_for_user(target, "second")
     assert target.read_text() == "second"
     assert [path.name for path in target.parent.iterdir()] == ["file.py"]
     with pytest.raises(UsageError, match="cannot write"):
-        write_atomically(target / "below" / "a-file.py", "text")
+        write_for_user(target / "below" / "a-file.py", "text")

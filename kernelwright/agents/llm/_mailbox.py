@@ -8,9 +8,7 @@ the one fenced block that holds it. What is no text (a list of edits) is JSON in
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 from kernelwright.agents.llm._faults import AwaitingReply
 from kernelwright.agents.llm._types import Reply, Request
 from kernelwright.errors import UsageError
+from kernelwright.files import write_for_user
 
 _SETTLED_S = 1.0  # a file that was touched more recently may still be being written
 _HEADING = re.compile(r"^## +(\w+) *$", re.MULTILINE)
@@ -62,7 +61,12 @@ class MailboxProvider:
                 return Reply(read(text, request.schema), "complete", None, 0.0)
         prompt = stem.with_name(f"{stem.name}.prompt.md")
         if not prompt.exists():
-            _write(prompt, _letter(request, stem.name))
+            write_for_user(
+                prompt,
+                _letter(request, stem.name),
+                what="the prompt ",
+                hint="give the mailbox a folder that can be written",
+            )
         raise AwaitingReply(
             f"a reply is awaited in {stem}.reply.md (or .reply.json)",
             hint=f"read {prompt.name}, which says what to write",
@@ -128,17 +132,3 @@ def _letter(request: Request, stem: str) -> str:
         "it its text; code in one fenced block; what is no text as JSON in a fenced block.\n\n"
         f"{request.prompt}\n"
     )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".prompt")
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the prompt {path}: {error.strerror}", hint="give the mailbox a folder that can be written"
-        ) from error

@@ -9,9 +9,9 @@ import contextlib
 import hashlib
 import os
 import shutil
-import threading
 from pathlib import Path
 
+from kernelwright.files import write_whole
 from kernelwright.inline import toolchain
 
 _DATA = "product.so"
@@ -41,14 +41,9 @@ class ProductCache:
         folder = self._folder(key)
         digest = hashlib.sha256(product).hexdigest()
         for name, data in ((_DATA, product), (_LOG, f"{digest}\n{log}".encode())):
-            temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(data)
-                temporary.replace(folder / name)
+                write_whole(folder / name, data)
             except OSError:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
                 return
 
     def is_first_request(self, key: str) -> bool:

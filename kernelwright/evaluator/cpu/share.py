@@ -24,14 +24,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-import hashlib
 import importlib.util
 import itertools
 import os
 import random
 import re
 import secrets
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -43,7 +41,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kernelwright.errors import MachineError, MissingToolError, UsageError
+from kernelwright.errors import MachineError, UsageError
+from kernelwright.evaluator.builds.native import build_library
 from kernelwright.evaluator.cpu.unwind import IP, SP, CallFrames, Frame, UnknownCaller
 from kernelwright.evaluator.host.door import Meanwhile
 from kernelwright.evaluator.own.shares import Share
@@ -294,10 +293,7 @@ class ShareSampler:
             MissingToolError: there is no C compiler.
             MachineError: it does not compile here.
         """
-        source = (Path(__file__).parent / "share.c").read_text()
-        path = cache_dir / "share" / f"{hashlib.sha256(source.encode()).hexdigest()[:24]}.so"
-        if not path.exists():
-            _compile(source, path)
+        path = build_library(Path(__file__).with_name("share.c"), cache_dir, ("-O2",))
         library = ctypes.CDLL(str(path))
         self.open = library.kw_share_open
         self.open.argtypes = [
@@ -412,19 +408,6 @@ class Sampling:
             calls(meanwhile)
         except BaseException as failure:  # noqa: BLE001 - goes on in the thread that waits for this one
             self._failure = failure
-
-
-def _compile(source: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    command = ["gcc", "-O2", "-shared", "-fPIC", "-x", "c", "-o", str(temporary), "-"]
-    try:
-        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
-    except FileNotFoundError:
-        raise MissingToolError("gcc is missing", hint="install a C and C++ compiler: apt install g++") from None
-    except subprocess.CalledProcessError as error:
-        raise MachineError(f"the sampler could not be built: {error.stderr.decode()[-500:]}") from None
-    temporary.replace(path)
 
 
 def _traced_by(tracer: int | None, pid: int) -> bool:

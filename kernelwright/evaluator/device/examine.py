@@ -35,6 +35,7 @@ from kernelwright.evaluator.profile.gpu_ceilings import (
 )
 from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
+from kernelwright.files import write_whole
 from kernelwright.records import Profile
 from kernelwright.sandbox import Limits, Mount, Sandbox
 from kernelwright.sandbox import WorkerFailed as CallFailed
@@ -75,10 +76,7 @@ class Examiner:
         except (ValueError, CeilingsRejectedError, CallFailed, SandboxError):
             return None
         path = ceilings_path(self._cache_dir, self.device.name, self.device.driver)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(found.as_claim()))
-        temporary.replace(path)
+        write_whole(path, json.dumps(found.as_claim()))
         return found
 
     def _measured(self) -> GpuCeilings:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import shlex
 import sys
 from dataclasses import asdict, dataclass
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.evaluator.host.environment import environment
+from kernelwright.files import write_whole
 from kernelwright.records import sha256_text
 from kernelwright.sandbox import Limits, Sandbox
 
@@ -154,11 +155,6 @@ def _kept(entry: Any) -> tuple[Ceilings | None, int]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Store atomically; a full disk only costs the next measurement."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content, indent=1))
-        temporary.replace(path)
-    except OSError:
-        return
+    """Store it; a full disk only costs the next measurement."""
+    with contextlib.suppress(OSError):
+        write_whole(path, json.dumps(content, indent=1))
