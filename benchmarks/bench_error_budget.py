@@ -35,11 +35,11 @@ from evaluator_budget_cases import (  # noqa: E402
 from evaluator_budget_kernels import HONEST  # noqa: E402
 from evaluator_budget_suite import bench, outcomes, replaced_problems  # noqa: E402
 
-from kernelwright.evaluator.accuracy import arrays, distributions
-from kernelwright.evaluator.accuracy import budget as _budget
-from kernelwright.evaluator.accuracy.trials import data_of
+from kernelwright.evaluator.accuracy import arrays, distributions  # noqa: E402
+from kernelwright.evaluator.accuracy import budget as _budget  # noqa: E402
+from kernelwright.evaluator.accuracy.trials import data_of  # noqa: E402
 from kernelwright.evaluator.worker.oracle_math import reference_scales  # noqa: E402
-from kernelwright.records import InputDomain
+from kernelwright.records import InputDomain  # noqa: E402
 
 DOMAIN = InputDomain(fill="normal")
 NAMES = distributions.distributions_for(DOMAIN)

@@ -33,10 +33,10 @@ import corpus  # noqa: E402
 from kernelwright.config import Settings  # noqa: E402
 from kernelwright.errors import MachineError  # noqa: E402
 from kernelwright.evaluator import Confirm, ProblemSession, Referee, Search, environment  # noqa: E402
-from kernelwright.records import Candidate, Evaluation, sha256_text
-from kernelwright.rl import FORMULAS, REWARDS, Attempt, payments, runs_of
-from kernelwright.rl._formulas import IDLE
-from kernelwright.rl._naive import evaluate_naively
+from kernelwright.records import Candidate, Evaluation, sha256_text  # noqa: E402
+from kernelwright.rl import FORMULAS, REWARDS, Attempt, payments, runs_of  # noqa: E402
+from kernelwright.rl._formulas import IDLE  # noqa: E402
+from kernelwright.rl._naive import evaluate_naively  # noqa: E402
 from kernelwright.sandbox import Sandbox, open_sandbox  # noqa: E402
 
 RESULTS = HERE / "results" / "reward_hacks.json"

@@ -7,7 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -42,9 +42,26 @@ FLOORS = {
 # records and errors stand on nothing; config may use both.
 GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}, "files": {"errors"}}
 
-# Worker-side code that runs a problem file: not part of a face, since importing it imports torch.
-PRIVATE_EXCEPTIONS = {("evaluator", "kernelwright.datasets.runtime"), ("codegen", "kernelwright.datasets.runtime")}
+# The floors inside the evaluator: a room imports only from rooms below it, and only their public files.
+EVALUATOR_FLOORS = {
+    "wire": 0,
+    "figures": 0,
+    "screen": 0,
+    "accuracy": 1,
+    "builds": 2,
+    "host": 3,
+    "profile": 4,
+    "worker": 5,
+    "truth": 6,
+    "own": 7,
+    "cpu": 8,
+    "device": 9,
+    "verdict": 10,
+}
+# What knows that there are several clocks: the registry, and the clock of devices, which is made of the CPU's.
+KNOWS_CLOCKS = {"evaluator/verdict/clocks.py"}
 
+MOST_LINES, MOST_FUNCTION_LINES, MOST_NAMES = 500, 80, 30
 
 # Problem files and candidates that ship as data: nothing imports them.
 DATA = {"suites", "exemplars"}
@@ -105,9 +122,7 @@ def test_arrows_point_down():
 
 def is_private_elsewhere(room: str, name: str) -> bool:
     parts = name.split(".")
-    if parts[1] == room or len(parts) < 3 or not parts[2].startswith("_") or parts[2] == "__version__":
-        return False
-    return (room, ".".join(parts[:3])) not in PRIVATE_EXCEPTIONS
+    return parts[1] != room and len(parts) > 2 and parts[2].startswith("_") and parts[2] != "__version__"
 
 
 def test_private_modules_stay_in_their_room():
@@ -147,3 +162,120 @@ def test_importing_the_package_is_cheap_and_the_trusted_rooms_do_without_torch()
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[], False]
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+@cache
+def module_names() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in modules():
+        parts = ["kernelwright", *path.relative_to(PACKAGE).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def file_arrows() -> dict[str, set[str]]:
+    """Which modules each module imports; the package itself, of which only the version is taken, is left out."""
+    known = module_names()
+
+    def module_of(name: str) -> str:
+        while name not in known:
+            name = name.rpartition(".")[0]
+        return name
+
+    arrows_of = {}
+    for name, path in known.items():
+        arrows_of[name] = {module_of(named) for named in imports_of(path)} - {name, "kernelwright"}
+    return arrows_of
+
+
+def circles(arrows_of: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, by Tarjan's algorithm (R. Tarjan, SIAM J. Comput. 1, 1972)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = low[name] = len(order)
+        stack.append(name)
+        for other in arrows_of.get(name, ()):
+            if other not in order:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == order[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in arrows_of:
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_no_files_import_each_other_in_a_circle():
+    # A face imports the files behind it; who imports a face inside of its own room closes a circle, and is found here.
+    assert circles(file_arrows()) == []
+
+
+def test_a_circle_is_found():
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": []}) == [["a", "b", "c"]]
+
+
+def inner_room(name: str) -> str:
+    parts = name.split(".")
+    return parts[2] if len(parts) > 2 and parts[1] == "evaluator" else ""
+
+
+def test_the_evaluators_arrows_point_down_and_to_public_files():
+    inside = {name: others for name, others in file_arrows().items() if inner_room(name)}
+    assert {inner_room(name) for name in inside} == set(EVALUATOR_FLOORS)
+    wrong = []
+    for name, others in inside.items():
+        for other in others:
+            here, there = inner_room(name), inner_room(other)
+            if other == "kernelwright.evaluator":
+                wrong.append(f"{name} imports the face of its own room")
+            elif there and there != here:
+                if EVALUATOR_FLOORS[there] >= EVALUATOR_FLOORS[here]:
+                    wrong.append(f"{name} may not import {other}")
+                if other.rpartition(".")[2].startswith("_"):
+                    wrong.append(f"{name} reaches into {other}")
+    assert wrong == []
+
+
+def test_only_the_registry_knows_that_there_are_several_clocks():
+    known = {
+        str(module_names()[name].relative_to(PACKAGE))
+        for name, others in file_arrows().items()
+        if inner_room(name) not in ("", "device") and any(inner_room(other) == "device" for other in others)
+    }
+    assert known == KNOWS_CLOCKS
+
+
+def test_no_module_is_longer_than_can_be_read():
+    lengths = {str(path.relative_to(PACKAGE)): path.read_text().count("\n") for path in modules()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_no_function_is_longer_than_can_be_read():
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    long = {
+        f"{path.relative_to(PACKAGE)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, functions) and node.end_lineno - node.lineno >= MOST_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+@pytest.mark.parametrize("room", sorted(r for r in FLOORS if (PACKAGE / r / "__init__.py").exists()))
+def test_no_face_is_wider_than_can_be_read(room):
+    assert len(importlib.import_module(f"kernelwright.{room}").__all__) <= MOST_NAMES

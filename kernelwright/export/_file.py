@@ -16,7 +16,7 @@ from kernelwright.records import Backend, Candidate, DeviceClass, Environment, K
 
 __all__ = ["export_module"]
 
-RUNTIME = tuple(f"kernelwright.inline.{name}" for name in ("_declarations", "_library", "_toolchain"))
+RUNTIME = tuple(f"kernelwright.inline.{name}" for name in ("_declarations", "_library", "toolchain"))
 
 
 def export_module(

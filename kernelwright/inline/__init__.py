@@ -8,7 +8,7 @@ and does not import torch.
 from __future__ import annotations
 
 from kernelwright.inline._cpp import cpp
-from kernelwright.inline._cuda import CudaKernel, cuda
+from kernelwright.inline._cuda import CudaKernel, cuda, make_idle
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
 from kernelwright.inline._knobs import apply_knobs, declared_knobs, knob_settings
 from kernelwright.inline._library import ArgumentError, Library
@@ -37,6 +37,7 @@ __all__ = [
     "cuda_flags",
     "declared_knobs",
     "knob_settings",
+    "make_idle",
     "parse_signatures",
     "patch_load_inline",
     "record_calls",

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 from agents_models import FakePrices, FakeProvider
 
-from kernelwright import agents
-from kernelwright.agents import RoleFailed
+from kernelwright.agents import RoleFailed, registry
 from kernelwright.agents.llm import Budget, Limits, ModelClient
 from kernelwright.agents.model_roles import ModelTools
 from kernelwright.agents.tester import ModelTester
@@ -116,5 +115,5 @@ def test_no_more_than_eight_are_taken(playing):
 
 
 def test_the_words_for_a_tester():
-    assert agents.tester_from_spec("offline") is None
-    assert agents.tester_from_spec("openai:gpt").spec == "openai:gpt"
+    assert registry.tester_from_spec("offline") is None
+    assert registry.tester_from_spec("openai:gpt").spec == "openai:gpt"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright.datasets import find_problem
-from kernelwright.evaluator import ProblemSession, Referee
+from kernelwright.evaluator import ProblemSession, Referee, Search
 from kernelwright.inline.cuda_toolchain import find_nvcc
 from kernelwright.records import Candidate, Stage, Status, Verdict
 
@@ -64,7 +64,8 @@ class KernelJudge:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def __call__(self, kernel: Kernel, source: str, **options: bool) -> Verdict:
+    def __call__(self, kernel: Kernel, source: str, *, profile: bool) -> Verdict:
+        """``profile``: whether its kernels are compiled for a GPU as well."""
         if kernel.backend == "cuda" and find_nvcc() is None:
             pytest.skip("no nvcc here: install CUDA's toolkit to run the tests of CUDA candidates")
         if kernel.problem not in self._sessions:
@@ -73,7 +74,7 @@ class KernelJudge:
             self._sessions[kernel.problem] = self._open.enter_context(session)
         session = self._sessions[kernel.problem]
         made = Candidate(problem_id=session.problem.id, source=source, backend=kernel.backend)
-        return session.judge(made, **options).verdict
+        return session.judge(made, Search(static=profile)).verdict
 
 
 class Verdicts(dict[str, Verdict]):

@@ -44,8 +44,8 @@ class Draw(NamedTuple):
 @cache
 def draw(case: str, distribution: str = "normal") -> Draw:
     rng = distributions.secret_rng([len(case), len(distribution)])
-    arrays = [distributions.make(distribution, shape, "float32", DOMAIN, rng) for shape in CASES[case].shapes]
-    inputs = [torch.from_numpy(array) for array in arrays]
+    drawn = [distributions.make(distribution, shape, "float32", DOMAIN, rng) for shape in CASES[case].shapes]
+    inputs = [torch.from_numpy(array) for array in drawn]
     reference = CASES[case].reference
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24)
     output = scales.outputs[0]

@@ -180,7 +180,7 @@ claimed = (
 # Where numpy believes that a claim fits, though it does not: what relies on it reads foreign memory, or ends by a
 # segmentation fault. Bounds counted in 64 bits come round to small ones, and an empty buffer passes for a large one.
 BELIEVED = """
-from kernelwright.evaluator.accuracy.budget import DecodeError, decode
+from kernelwright.evaluator.accuracy.arrays import DecodeError, decode
 claims = [(b"", [1], [0]), (b"", [4], [1]), (b"", [2, 3], [3, 1])]
 for size in range(2, 40):
     for sign in (0, 1):

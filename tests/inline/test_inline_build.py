@@ -19,9 +19,9 @@ from kernelwright.inline import (
     compile_command,
     compiler_version,
     cpp,
+    cuda,
     set_product_provider,
 )
-from kernelwright.inline import _cuda as cuda
 
 SOURCE = 'extern "C" int answer(int x) { return x + 41; }'
 

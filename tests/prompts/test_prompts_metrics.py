@@ -19,7 +19,7 @@ BOUNDS = ("memory", "compute", "latency", "launch", "unknown")
 def known_names() -> set[str]:
     """All that the referee's profilers call their numbers."""
     placed = placement_metrics(Placement("memory", 1.0, 1.0, 1.0, 1.0), 1.0, 1.0, 1.0)
-    text = "".join((FOLDER / name).read_text() for name in ("_profile.py", "gpu.py", "_profile_static.py"))
+    text = "".join((FOLDER / name).read_text() for name in ("cpu.py", "gpu.py", "static.py"))
     written = {name for name in tables.MEANINGS if f'"{name}"' in text or f"/{name}" in text}
     return {*placed, *callgrind._METRICS, *gpu._SHOWN, *written}
 

@@ -13,8 +13,8 @@ sys.path[:0] = [str(TESTS / "campaign")]
 from campaign_fakes import REFERENCE, FakeReferee  # noqa: E402
 
 from kernelwright.config import Settings  # noqa: E402
-from kernelwright.rl import LocalScorer
-from kernelwright.rl._scoring import ScoreRequest
+from kernelwright.rl import LocalScorer  # noqa: E402
+from kernelwright.rl._scoring import ScoreRequest  # noqa: E402
 from kernelwright.store import Store  # noqa: E402
 
 PLUS, TIMES = "things/level1/plus_one", "things/level1/times_two"

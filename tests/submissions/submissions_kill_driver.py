@@ -24,7 +24,7 @@ from kernelwright.campaign import device_class_of, language_of  # noqa: E402
 from kernelwright.config import Settings  # noqa: E402
 from kernelwright.datasets import find_problem  # noqa: E402
 from kernelwright.evaluator import BASELINES  # noqa: E402
-from kernelwright.records import Candidate, Status
+from kernelwright.records import Candidate, Status  # noqa: E402
 from kernelwright.store import Store  # noqa: E402
 from kernelwright.submissions import Spool, judge_submissions  # noqa: E402
 

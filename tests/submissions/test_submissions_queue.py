@@ -14,7 +14,7 @@ from kernelwright.errors import (
     StoreError,
     UsageError,
 )
-from kernelwright.evaluator import Check, Confirm
+from kernelwright.evaluator import Check, Confirm, Device
 from kernelwright.records import Candidate, Status
 from kernelwright.store import Store
 from kernelwright.submissions import QueueReport, Spool, judge_submissions
@@ -124,10 +124,11 @@ def test_the_language_is_what_the_source_shows_and_what_cannot_be_timed_ends_aft
         assert spool.state(submission.id).reason == "checked; it cannot be timed here"
 
 
-def test_on_a_device_triton_is_confirmed_as_well(spool, store, settings, fake, put):
+def test_on_a_device_triton_is_confirmed_as_well(spool, store, settings, fake, put, monkeypatch):
     made = put(spool, TRITON)
-    rehearsed = settings.with_values(device="rehearsal")
-    judge_submissions(rehearsed, store, spool, once=True, open_referee=lambda _: fake)
+    device = Device("cuda:0", "a GPU that is not here", "sm_90a", 80 << 30)
+    monkeypatch.setattr("kernelwright.evaluator.host.host.find_device", lambda: device)
+    judge_submissions(settings.with_values(device="auto"), store, spool, once=True, open_referee=lambda _: fake)
     assert [confirm for *_, confirm in fake.judged] == [False, True]
     assert len(spool.state(made.id).evaluations) == 2
 

@@ -76,7 +76,7 @@ class EmulatorLibrary:
 def emulator_version() -> str:
     """Changes with whatever goes into emulated products."""
     files = sorted(path for folder in ("emulator", "torch_shim") for path in (_HERE / folder).rglob("*.[ch]*"))
-    files.append(_HERE / "_cuda_rewrite.py")
+    files.append(_HERE / "cuda_rewrite.py")
     return hashlib.sha256(b"".join(path.read_bytes() for path in (*files, Path(__file__)))).hexdigest()[:16]
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kernelwright.inline import _cuda as cuda
 from kernelwright.inline import emulation, requests
 
 Forward = Callable[..., Any]
@@ -108,7 +107,7 @@ class Emulated(_Pretended):
         """See :meth:`Native.provide`; ``fds`` begins with the emulator's runtime."""
         emulation.set_emulator(f"/proc/self/fd/{fds[0]}")
         if ghost:
-            cuda.make_idle()
+            inline.make_idle()
 
     def _next_order(self) -> Callable[[], None]:
         return emulation.next_order
@@ -126,7 +125,7 @@ class OnDevice(Native):
 
         if ghost:
             launches.idle()
-            cuda.make_idle()
+            inline.make_idle()
         if len(fds) > 1:
             with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
                 launches.lay_down(f"/proc/self/fd/{fds[1]}")

@@ -5,7 +5,7 @@ matrices go through shared memory, padded with zeros at the edges.
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 KNOBS = {"SLICE": [8, 16, 32]}
 SLICE = 16

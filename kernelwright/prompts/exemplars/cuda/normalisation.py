@@ -5,7 +5,7 @@ large. The row is small enough to come out of the caches the second and third ti
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 KNOBS = {"BLOCK": [128, 256, 512]}
 BLOCK = 256

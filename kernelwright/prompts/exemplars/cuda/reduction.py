@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 KNOBS = {"BLOCK": [128, 256, 512]}
 BLOCK = 256

@@ -5,7 +5,7 @@ of a warp are neighbours. Running maximum and sum need one pass; no shared memor
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 KNOBS = {"BLOCK": [64, 128, 256]}
 BLOCK = 128

@@ -7,7 +7,7 @@ features: template
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 SOURCE = r"""
 #include <cuda_fp16.h>

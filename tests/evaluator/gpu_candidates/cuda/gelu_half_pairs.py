@@ -6,7 +6,7 @@ problem: gelu
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 SOURCE = r"""
 #include <cuda_fp16.h>

@@ -7,7 +7,7 @@ features: dynamic
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 SOURCE = r"""
 extern "C" __global__ void histogram(const int* __restrict__ values, int* counts, int n, int bins) {

@@ -7,7 +7,7 @@ features: warp
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 SOURCE = r"""
 extern "C" __global__ void recurrence(const float* __restrict__ gate, const float* __restrict__ x,

@@ -6,7 +6,7 @@ problem: rotary
 import torch
 from torch import nn
 
-from kernelwright.inline import _cuda as cuda
+from kernelwright.inline import cuda
 
 SOURCE = r"""
 extern "C" __global__ void rotary(const float2* __restrict__ x, const float2* __restrict__ cos_table,
