@@ -134,8 +134,8 @@ def test_an_arrow_that_points_up_and_a_reach_into_another_room_are_found():
     assert not may_import("sandbox", "evaluator")
     assert not may_import("agents", "export"), "rooms on one floor do not know each other"
     assert not may_import("records", "config")
-    assert is_private_elsewhere("agents", "kernelwright.evaluator.verdict.session.ProblemSession")
-    assert not is_private_elsewhere("evaluator", "kernelwright.evaluator.verdict.session.ProblemSession")
+    assert is_private_elsewhere("agents", "kernelwright.store._store.Store")
+    assert not is_private_elsewhere("store", "kernelwright.store._store.Store")
 
 
 def face_order(name: str) -> tuple[int, str]:

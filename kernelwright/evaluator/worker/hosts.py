@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from kernelwright import inline
 from kernelwright.inline import emulation, requests
 
 Forward = Callable[..., Any]

@@ -7,17 +7,14 @@ the only module that reads the environment.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import itertools
-import json
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -30,15 +27,29 @@ from pydantic import (
     field_validator,
 )
 
+from kernelwright.config.environment import ENV_PREFIX
+from kernelwright.config.values import (
+    Bytes,
+    Count,
+    FilePath,
+    Names,
+    Positive,
+    Ratio,
+    WebAddress,
+    Word,
+    number,
+    number_or_auto,
+    optional,
+    parameters_of,
+    split_at_commas,
+)
 from kernelwright.errors import UsageError
 from kernelwright.records import Backend, KnobValue, Problem
 from kernelwright.records.problems import OwnKernels
 
-__all__ = ["CONFIG_FILE_NAME", "SettingValue", "Settings", "api_key", "debug_enabled", "keys_present", "parse_bytes"]
+__all__ = ["CAPTURED", "CONFIG_FILE_NAME", "SettingValue", "Settings"]
 
 CONFIG_FILE_NAME = "kernelwright.toml"
-ENV_PREFIX = "KERNELWRIGHT_"
-API_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 # Variables of others that are read where our own is not set.
 ALIASES = {
     "openai_base_url": "OPENAI_BASE_URL",
@@ -48,7 +59,6 @@ ALIASES = {
 
 KEYS_GO_TO = frozenset({"openai_base_url", "anthropic_base_url"})  # settings that say where keys are sent
 
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
 
@@ -62,115 +72,6 @@ class SettingValue(NamedTuple):
 
     value: Any
     origin: str
-
-
-def parse_bytes(text: str | int) -> int:
-    """A size in bytes: an integer, or text such as ``4GiB``, ``4G`` (both 2**30) or ``4GB`` (10**9).
-
-    Raises:
-        ValueError: the text is no size.
-    """
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    match = _SIZE.fullmatch(str(text).strip())
-    if match is None or (match["binary"] and not match["unit"]):
-        raise ValueError(f"{text!r} is no size; write a number of bytes, or 512MiB, 4GiB, 4GB")
-    decimal = bool(match["byte"]) and not match["binary"]
-    power = " kmgt".index(match["unit"].lower() or " ")
-    return int(float(match["number"]) * (1000 if decimal else 1024) ** power)
-
-
-def keys_present(env: Mapping[str, str] | None = None) -> dict[str, bool]:
-    """Which API keys the environment holds. Never their values."""
-    found = os.environ if env is None else env
-    return {name: bool(found.get(name)) for name in API_KEYS}
-
-
-def api_key(name: str, env: Mapping[str, str] | None = None) -> str | None:
-    """The key in the variable ``name``, one of ``API_KEYS``; None where it is not set.
-
-    Raises:
-        UsageError: it cannot be a key, since no header could carry it. The message doesn't repeat it.
-    """
-    if name not in API_KEYS:
-        raise ValueError(f"{name} is no variable that a key is read from")
-    found = (os.environ if env is None else env).get(name, "").strip()
-    if not (found.isascii() and found.isprintable()) or " " in found:
-        raise UsageError(f"{name} holds characters that no key has", hint="copy the key anew", key=name)
-    return found or None
-
-
-def debug_enabled(env: Mapping[str, str] | None = None) -> bool:
-    """True where ``KERNELWRIGHT_DEBUG`` asks for tracebacks."""
-    found = os.environ if env is None else env
-    return found.get(f"{ENV_PREFIX}DEBUG", "").lower() not in {"", "0", "false", "no"}
-
-
-def _split(value: Any) -> Any:
-    """Text from a flag or variable becomes a tuple at its commas."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted here, not true or false")
-    return value
-
-
-def _optional(value: Any) -> Any:
-    return None if isinstance(value, str) and value.strip().lower() in {"", "none"} else _number(value)
-
-
-def _number_or_auto(value: Any) -> Any:
-    return "auto" if isinstance(value, str) and value.strip().lower() == "auto" else _number(value)
-
-
-def _parameters(value: Any) -> Any:
-    """``temperature=0.7,effort=high`` becomes a mapping; numbers, true and false are read as such."""
-    if not isinstance(value, str):
-        return value
-    pairs = [part.partition("=") for part in _split(value)]
-    for name, equals, text in pairs:
-        if not name.strip() or not equals or not text.strip():
-            raise ValueError("write name=value pairs, separated by commas")
-    return {name.strip(): _value(text.strip()) for name, _, text in pairs}
-
-
-def _value(text: str) -> Any:
-    with contextlib.suppress(ValueError):
-        found = json.loads(text)
-        return found if isinstance(found, int | float | bool) else text
-    return text
-
-
-def _named(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("a path is wanted here, not an empty text")
-    return value
-
-
-def _web_address(value: Any) -> Any:
-    """A base URL without a slash at its end."""
-    if not isinstance(value, str):
-        raise ValueError("an address such as http://localhost:8000/v1 is wanted here")
-    parts = urlsplit(value.strip())
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("an address such as http://localhost:8000/v1 is wanted here")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError("an address is stored and shown: leave names, passwords and queries out of it")
-    return value.strip().rstrip("/")
-
-
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
-Ratio = Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-FilePath = Annotated[Path, BeforeValidator(_named)]
-Word = Annotated[str, Field(min_length=1)]
-WebAddress = Annotated[str, BeforeValidator(_web_address)]
 
 
 def _home(env: Mapping[str, str]) -> Path:
@@ -206,85 +107,86 @@ class Settings(BaseModel):
     )
     backend: Backend = Field("cpp", description="language of new kernels")
     threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
-    compile_lanes: Annotated[Literal["auto"] | Annotated[int, Field(ge=0)], BeforeValidator(_number_or_auto)] = Field(
+    compile_lanes: Annotated[Literal["auto"] | Annotated[int, Field(ge=0)], BeforeValidator(number_or_auto)] = Field(
         "auto", description="candidates built while a GPU times another one; auto: as many as cores are left, up to 4"
     )
     baselines: Names = Field(("eager", "compile"), description="what candidates are timed against")
     rounds: Count = Field(6, description="propose-judge rounds for each problem")
-    max_minutes: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+    max_minutes: Annotated[Positive | None, BeforeValidator(optional)] = Field(
         None, description="wall-clock budget of a run in minutes; none for no limit"
     )
-    max_cost_usd: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+    max_cost_usd: Annotated[Positive | None, BeforeValidator(optional)] = Field(
         None, description="what the models of a run may cost in dollars; none for no limit"
     )
-    max_tokens: Annotated[Count | None, BeforeValidator(_optional)] = Field(
+    max_tokens: Annotated[Count | None, BeforeValidator(optional)] = Field(
         None, description="tokens that the models of a run may use, in and out; none for no limit"
     )
-    max_device_seconds: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+    max_device_seconds: Annotated[Positive | None, BeforeValidator(optional)] = Field(
         None, description="time that a run's candidates may take of the referee in seconds; none for no limit"
     )
     samples: Count = Field(1, description="candidates that a model writes side by side in each round")
-    repairs: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+    repairs: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
         3, description="times that a model's failed kernel is repaired before it is given up"
     )
     branch_from: Literal["best", "latest", "own"] = Field(
         "best", description="which kernel a model goes on from; own: each sample from its own line's latest"
     )
-    history: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+    history: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
         16, description="measured moves that a prompt shows at most: the best ones and the latest; 0 for none"
     )
-    moves_shown: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+    moves_shown: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
         0, description="moves measured on similar problems that a prompt shows at most; 0 for none"
     )
-    insights_shown: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+    insights_shown: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
         0, description="findings of Judges, here and on similar problems, that a prompt shows at most; 0 for none"
     )
-    scratchpad_every: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+    scratchpad_every: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
         0, description="rounds after which what was learned on a problem is summed up for prompts; 0 for never"
     )
     exemplar: Literal["category", "pointwise", "none"] = Field(
         "category", description="right kernel that a model is shown: of the problem's category, or always the same"
     )
-    search_seed: Annotated[int, BeforeValidator(_number)] = Field(
+    search_seed: Annotated[int, BeforeValidator(number)] = Field(
         0, description="what the draws of an evolutionary search follow from, besides the verdicts"
     )
-    stall_rounds: Annotated[Count | None, BeforeValidator(_optional)] = Field(
+    stall_rounds: Annotated[Count | None, BeforeValidator(optional)] = Field(
         None, description="rounds of a model without a gain that end a problem; none for no such end"
     )
-    speed_of_light: Annotated[Positive | None, BeforeValidator(_optional)] = Field(
+    speed_of_light: Annotated[Positive | None, BeforeValidator(optional)] = Field(
         0.95, description="share of the roofline's speed at which a model's problem ends; none for no such end"
     )
-    parallel_problems: Annotated[Literal["auto"] | Count, BeforeValidator(_number_or_auto)] = Field(
+    parallel_problems: Annotated[Literal["auto"] | Count, BeforeValidator(number_or_auto)] = Field(
         "auto", description="problems worked on side by side; auto: 1, or 8 with a model that others run"
     )
     llm_concurrency: Count = Field(8, description="requests to one provider at once")
     llm_tries: Count = Field(6, description="times that a request is sent at most, where sending it again may help")
     max_output_tokens: Count = Field(16000, description="longest reply of a model in tokens, its reasoning included")
-    coder_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+    coder_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
         default_factory=dict, description="given to the coder's model, for example temperature=0.7,seed=3"
     )
-    judge_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+    judge_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
         default_factory=dict, description="given to the judge's model, for example effort=high"
     )
-    verifier_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+    verifier_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
         default_factory=dict, description="given to the verifier's model"
     )
-    tester_parameters: Annotated[dict[str, KnobValue], BeforeValidator(_parameters)] = Field(
+    tester_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
         default_factory=dict, description="given to the tester's model"
     )
     replies: Literal["reuse", "fresh"] = Field(
         "reuse", description="reuse: replies to equal questions are taken from the store; fresh: of this run only"
     )
-    prices: Annotated[Path | None, BeforeValidator(_optional)] = Field(
+    prices: Annotated[Path | None, BeforeValidator(optional)] = Field(
         None, description="TOML file with prices of models, over the built-in table"
     )
-    mailbox_minutes: Annotated[
-        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, BeforeValidator(_optional)
-    ] = Field(
-        None, description="how long a run waits for replies in a mailbox before it pauses; none for as long as needed"
+    mailbox_minutes: Annotated[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, BeforeValidator(optional)] = (
+        Field(
+            None,
+            description="how long a run waits for replies in a mailbox before it pauses; none for as long as needed",
+        )
     )
     coder: Word = Field("offline", description="who writes kernels")
-    models: Annotated[tuple[Word, ...], BeforeValidator(_split)] = Field(
+    models: Annotated[tuple[Word, ...], BeforeValidator(split_at_commas)] = Field(
         (), description="further models that write kernels; a search draws among them and the coder's"
     )
     judge: Word = Field("offline", description="who gives advice")
@@ -298,12 +200,14 @@ class Settings(BaseModel):
     )
     llm_timeout_s: Positive = Field(600.0, description="limit for one reply of a language model in seconds")
     recipe: Word = Field("default", description="search recipe")
-    suite_dirs: Annotated[tuple[Path, ...], BeforeValidator(_split)] = Field((), description="folders of more suites")
+    suite_dirs: Annotated[tuple[Path, ...], BeforeValidator(split_at_commas)] = Field(
+        (), description="folders of more suites"
+    )
     memory_bytes: Bytes = Field(4 * 2**30, description="memory limit of one worker")
     call_timeout_s: Positive = Field(20.0, description="limit for one call of a candidate in seconds")
     build_timeout_s: Positive = Field(60.0, description="limit for building one candidate in seconds")
     capture_timeout_s: Positive = Field(120.0, description="limit for capturing a reference in seconds")
-    looks: Annotated[tuple[Count, ...], BeforeValidator(_split)] = Field(
+    looks: Annotated[tuple[Count, ...], BeforeValidator(split_at_commas)] = Field(
         (12, 24, 48, 96), description="numbers of window pairs after which the search interval is read"
     )
     target_half_width: Ratio = Field(0.02, description="half-width of an interval that ends timing, as a log-ratio")
@@ -319,10 +223,10 @@ class Settings(BaseModel):
     race_pairs: Count = Field(96, description="window pairs after which two candidates that are close count as equal")
     window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
     pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
-    confirm_pairs: Annotated[int, BeforeValidator(_number), Field(ge=4, le=20)] = Field(
+    confirm_pairs: Annotated[int, BeforeValidator(number), Field(ge=4, le=20)] = Field(
         4, description="process pairs of a confirmation"
     )
-    confirm_max_pairs: Annotated[int, BeforeValidator(_number), Field(ge=4, le=20)] = Field(
+    confirm_max_pairs: Annotated[int, BeforeValidator(number), Field(ge=4, le=20)] = Field(
         20, description="most process pairs of a confirmation"
     )
     check_trials: Count = Field(11, description="fresh-data trials of a correctness check")
@@ -334,8 +238,8 @@ class Settings(BaseModel):
         description="how much of the work own kernels do: strict: nearly all of it; some: a part; any: none is needed; "
         "auto: any for one's own modules and files, some for suites, benches, submissions and rewards",
     )
-    allow_precision: Annotated[tuple[Literal["tf32", "bfloat16", "float16"], ...], BeforeValidator(_split)] = Field(
-        (), description="lower precisions that candidates may use inside float32; what uses them is labelled so"
+    allow_precision: Annotated[tuple[Literal["tf32", "bfloat16", "float16"], ...], BeforeValidator(split_at_commas)] = (
+        Field((), description="lower precisions that candidates may use inside float32; what uses them is labelled so")
     )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -506,10 +410,10 @@ def _build(given: Mapping[str, _Given], home: Path) -> Settings:
 
 def _with_base(name: str, given: _Given, home: Path) -> Any:
     """Make the paths among the settings absolute; whatever is no path is left to validation."""
-    if name in _PATH_FIELDS and isinstance(given.value, str | Path) and _optional(str(given.value)) is not None:
+    if name in _PATH_FIELDS and isinstance(given.value, str | Path) and optional(str(given.value)) is not None:
         return _absolute(given.value, given.base, home)
     if name in _PATH_TUPLES:
-        parts = _split(given.value)
+        parts = split_at_commas(given.value)
         if isinstance(parts, list | tuple) and all(isinstance(part, str | Path) for part in parts):
             return tuple(_absolute(part, given.base, home) for part in parts)
     return given.value
