@@ -60,7 +60,7 @@ class Sessions:
 
     Args:
         most: sessions that stay open; the one that was used the longest time ago is closed for another one.
-        judgements: in one session, before it is renewed.
+        judgements: in one session, before it is renewed; None for as many as are usual.
         open_referee: makes the referee for settings.
         archive_of: knows the generators of inputs that a problem's candidates are checked on as well.
         clock: seconds since whenever.
@@ -71,7 +71,7 @@ class Sessions:
         settings: Settings,
         *,
         most: int,
-        judgements: int = JUDGEMENTS_OF_A_SESSION,
+        judgements: int | None = None,
         open_referee: OpenReferee = open_local_referee,
         archive_of: Callable[[Problem], Sequence[InputGenerator]] = lambda problem: (),
         clock: Callable[[], float] = time.monotonic,
@@ -127,7 +127,8 @@ class Sessions:
         return held.session
 
     def _serves(self, held: _Open) -> bool:
-        return held.judged < self._judgements and self._clock() - held.opened_at < LIFE_OF_A_SESSION_S
+        most = self._judgements or JUDGEMENTS_OF_A_SESSION
+        return held.judged < most and self._clock() - held.opened_at < LIFE_OF_A_SESSION_S
 
     def _new(self, problem: Problem, backend: Backend, on_stage: Callable[[str], None] | None) -> _Open:
         ending = ExitStack()

@@ -14,7 +14,7 @@ from kernelwright.errors import MachineError
 from kernelwright.records import DeviceClass, Problem
 from kernelwright.records.problems import VARIANT_MARK
 
-FIT_ENTRY = "kernelwright.datasets._fit_worker:fit"
+FIT_ENTRY = "kernelwright.datasets._entries:fit"
 FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
 FIT_FLOPS = 400_000_000
 FIT_SECONDS = 30.0  # after which the sizes that were found so far are taken

@@ -16,7 +16,7 @@ from kernelwright.datasets._findings import LintFinding, printable
 from kernelwright.errors import MachineError
 from kernelwright.records import DeviceClass, KnobValue, Problem
 
-LINT_ENTRY = "kernelwright.datasets._lint_worker:lint"
+LINT_ENTRY = "kernelwright.datasets._entries:lint"
 
 _RANDOM = re.compile(
     r"(rand|randn|randint)(_like)?|randperm|normal_?|uniform_|bernoulli_?|multinomial|(alpha_|feature_alpha_)?dropout[123d]*"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.datasets import _fit_worker, fitted, parse_problem, parse_sizes, with_sizes
+from kernelwright.datasets import _entries, fitted, parse_problem, parse_sizes, with_sizes
 from kernelwright.datasets import runtime as _runtime
 from kernelwright.datasets._sizes import resized
 from kernelwright.errors import MachineError, UsageError
@@ -41,8 +41,8 @@ def problem(source=SOURCE, name="gemm"):
 
 def here(entry, payload):
     module, _, function = entry.partition(":")
-    assert module == "kernelwright.datasets._fit_worker"
-    return getattr(_fit_worker, function)(payload)
+    assert module == "kernelwright.datasets._entries"
+    return getattr(_entries, function)(payload)
 
 
 def test_a_large_problem_is_halved_until_it_fits_and_still_runs():

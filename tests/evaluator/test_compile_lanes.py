@@ -213,7 +213,7 @@ def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):
         target=lambda: verdicts.append(session.judge(own("in the meantime"), depth=Check()).verdict)
     )
     try:
-        with rehearsal.lane():
+        with rehearsal.host.lane():
             judging.start()
             assert built.wait(WAIT_S)
             assert len(products(rehearsal) - before) == 1
@@ -277,7 +277,7 @@ def test_a_candidate_that_is_wanted_now_goes_before_those_foreseen():
 def test_an_import_that_only_builds_loads_nothing():
     lines = """
 from kernelwright import inline
-from kernelwright.inline import _build as requests
+from kernelwright.inline import requests
 import torch.utils.cpp_extension as extension
 asked = []
 inline.set_product_provider(lambda request: asked.append(request) or "/nowhere")

@@ -12,6 +12,7 @@ import pytest
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.host import host
 from kernelwright.evaluator.host.device import CPU, REHEARSAL, find_device, parse_state, read_state
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +110,7 @@ def test_a_kernel_is_built_for_the_device_that_is_here(for_hopper):
 
 
 def test_the_digest_compiles_for_every_architecture(for_hopper):
-    source = (Referee.__init__.__globals__["_DIGEST_SOURCE"]).read_text()
+    source = host._DIGEST_SOURCE.read_text()
     for architecture in ("sm_80", "sm_90a", "sm_100"):
         assert b".text.kw_digest" in for_hopper.device_code(source, "kw_digest", architecture)
 

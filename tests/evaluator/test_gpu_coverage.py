@@ -221,7 +221,7 @@ def test_a_wrong_kernel_is_found(judge_kernel, wrong):
 def test_a_configuration_that_cannot_be_launched_is_told_and_the_kernel_passes(judge_kernel):
     kernel = KERNELS["triton/matmul_grouped"]
     source = kernel.source.replace("(128, 256, 64))", "(256, 256, 128))")
-    verdict = judge_kernel(kernel, source)
+    verdict = judge_kernel(kernel, source, profile=True)
     assert verdict.status is Status.PASSED, verdict.reason
     told = [note for note in verdict.profile.notes if "cannot be launched" in note]
     assert told

@@ -67,7 +67,7 @@ def test_kernels_are_interpreted_after_a_compiler_was_started_for_a_baseline_as_
     problem = make_problem(SOFTMAX_PROBLEM, "softmax")
     source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", "")
     with Referee(referee.settings) as made, made.open(problem, backend="triton", baselines=("eager",)) as session:
-        made.worker("kernelwright.evaluator.worker.compiler:main", name="compiler", allow_exec=True).close()
+        made.host.worker("kernelwright.evaluator.worker.compiler:main", name="compiler", allow_exec=True).close()
         verdict = session.judge(Candidate(problem_id=problem.id, source=source, backend="triton")).verdict
     assert verdict.status is Status.PASSED, verdict.reason
 

@@ -1,0 +1,23 @@
+"""Entries of sandboxed workers that run a problem.
+
+What they need is imported once a worker was forked, not by the process that it is forked from: it brings Triton along,
+which decides when it is imported whether it interprets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def lint(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run the problem and look for weaknesses; see ``_lint_worker``."""
+    from kernelwright.datasets import _lint_worker
+
+    return _lint_worker.lint(payload)
+
+
+def fit(payload: dict[str, Any]) -> dict[str, Any]:
+    """Find smaller sizes for a problem; see ``_fit_worker``."""
+    from kernelwright.datasets import _fit_worker
+
+    return _fit_worker.fit(payload)
