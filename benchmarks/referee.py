@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -298,21 +298,22 @@ def claims(trials: int) -> dict[str, Any]:
 
 
 def confirmations(
-    trials: int, factors: Sequence[float], settings: Settings, journal: Path | None, neighbours: int = 0
+    trials: Mapping[float, int], settings: Settings, journal: Path | None, neighbours: int = 0
 ) -> list[dict[str, Any]]:
-    """Confirmations of references whose ratio to the candidate is known, equally many over problems and factors.
+    """Confirmations of references whose ratio to the candidate is known, equally many over the problems.
 
-    ``journal``: JSON lines, one a trial, written as they come; those that it holds are counted and not repeated.
+    ``trials``: how many by factor. ``journal``: JSON lines, one a trial, written as they come; those that it holds are
+    counted and not repeated.
     """
     kept = [json.loads(line) for line in journal.read_text().splitlines()] if journal and journal.exists() else []
     rows = [row for row in kept if row.get("neighbours", 0) == neighbours and "factor" in row]
     beside_ns = door_ns(Settings.load())
-    kinds = [(name, factor) for name in COVERED for factor in factors]
+    kinds = [(name, factor) for name in COVERED for factor in trials]
     with busy_neighbours(neighbours):
         for name, factor in kinds:
             problem = repeated(name, factor)
             candidate = control(repeated(name, 1.0))
-            missing = -(-trials // len(kinds)) - sum(_is_of(row, problem, factor) for row in rows)
+            missing = -(-trials[factor] // len(COVERED)) - sum(_is_of(row, problem, factor) for row in rows)
             with opened(problem, settings) as session:
                 for _ in range(missing):
                     row = confirmation_of(session, candidate, factor, beside_ns) | {"neighbours": neighbours}
@@ -371,14 +372,14 @@ def busy_neighbours(count: int) -> Iterator[None]:
 def coverage(trials: int, journal: Path | None = None) -> dict[str, Any]:
     """How often the confirmation's interval covers the known ratio, over problems and factors."""
     settings = Settings.load(flags={"looks": (4,), "check_trials": 1, "target_half_width": TARGET})
-    rows = confirmations(trials, FACTORS, settings, journal)
+    rows = confirmations({factor: -(-trials // len(FACTORS)) for factor in FACTORS}, settings, journal)
     return {"target_half_width": TARGET, **_told(rows)}
 
 
-def noise(trials: int, journal: Path | None = None) -> dict[str, Any]:
+def noise(trials: int, power_trials: int, journal: Path | None = None) -> dict[str, Any]:
     """False claims, found claims of 1.15 times, and coverage, beside no busy neighbour, one, and two."""
     settings = Settings.load(flags={"looks": (4,), "check_trials": 1})
-    found = {str(n): confirmations(trials, (1.0, 1.15), settings, journal, n) for n in (0, 1, 2)}
+    found = {str(n): confirmations({1.0: trials, 1.15: power_trials}, settings, journal, n) for n in (0, 1, 2)}
     return {name: _told(rows) for name, rows in found.items()}
 
 
@@ -491,7 +492,10 @@ def main() -> int:
     parser.add_argument("--memory-verdicts", type=int, default=2000)
     parser.add_argument("--claim-trials", type=int, default=120)
     parser.add_argument("--coverage-trials", type=int, default=300)
-    parser.add_argument("--noise-trials", type=int, default=600, help="for each number of neighbours")
+    parser.add_argument(
+        "--noise-trials", type=int, default=300, help="of identical code, for each number of neighbours"
+    )
+    parser.add_argument("--power-trials", type=int, default=100, help="of what is 1.15 times as fast, the same")
     parser.add_argument("--honest-verdicts", type=int, default=2001)
     parser.add_argument("--journal", type=Path, help="where trials of the last three go, to go on with later")
     parser.add_argument("--output", type=Path, help="where the JSON record goes; parts that were not run are kept")
@@ -501,7 +505,7 @@ def main() -> int:
         "memory": lambda: memory(options.memory_verdicts),
         "claims": lambda: claims(options.claim_trials),
         "coverage": lambda: coverage(options.coverage_trials, options.journal),
-        "noise": lambda: noise(options.noise_trials, options.journal),
+        "noise": lambda: noise(options.noise_trials, options.power_trials, options.journal),
         "honest": lambda: honest(options.honest_verdicts, options.journal),
     }
     chosen = [name for name in parts if getattr(options, name)] or list(parts)
