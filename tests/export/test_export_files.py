@@ -196,7 +196,7 @@ def test_what_cannot_be_exported_is_a_usage_error(change, words):
 def test_exporting_imports_no_torch():
     program = (
         "import sys; import kernelwright.export\n"
-        "from kernelwright.records.verdicts import Candidate, Problem\n"
+        "from kernelwright.records import Candidate, Problem\n"
         "p = Problem(id='a', suite='a', level=1, name='a', source='')\n"
         "kernelwright.export.export_module(p, Candidate(problem_id='a', source='', backend='cpp'))\n"
         "print('torch' in sys.modules)"

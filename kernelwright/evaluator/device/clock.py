@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
@@ -31,6 +32,7 @@ _POOLS = 4  # times as large as on the CPU: a GPU's caches are
 _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
 _EXAMINED_S = 300.0
+_EXAMINERS: WeakKeyDictionary[Host, Examiner] = WeakKeyDictionary()  # one for all problems: ceilings take seconds
 
 
 class DeviceWorkers(Workers):
@@ -91,8 +93,10 @@ class DeviceClock(CpuClock):
         self, host: Host, instruments: Instruments, problem: Problem, on_stage: Callable[[str], None], device: Device
     ) -> None:
         self.device = device
-        limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
-        self._examiner = Examiner(host.sandbox, device, host.cache_dir, limits)
+        if host not in _EXAMINERS:
+            limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
+            _EXAMINERS[host] = Examiner(host.sandbox, device, host.cache_dir, limits)
+        self._examiner = _EXAMINERS[host]
         super().__init__(host, instruments, problem, on_stage)
 
     def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
