@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from kernelwright.codegen._cost import cost
 from kernelwright.codegen._file import Generated, carried, class_head, module_imports, signature
 from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._seed_memory import by_address
 
 _PRELUDE = """// Kernels of TorchInductor for this problem's shapes, and for processors with {isa}.
 {guard}#include <torch/csrc/inductor/cpp_prefix.h>
@@ -119,6 +120,7 @@ def _method(graph: Graph, variant: Mapping[str, Any], number: int) -> str:
     given = [_given(graph, i) for i in variant["inputs"]]
     lines = [f"    def _variant{number}(self, {', '.join(graph.forward_parameters)}):"]
     lines += [f"        {name} = {value}" for name, value in zip(names, given, strict=True) if name != value]
+    body = []
     for line in variant["body"]:
         text = line.strip()
         if not text or text.startswith(("#", "args.clear", "del ", "assert_")) or text.endswith("= args"):
@@ -127,8 +129,9 @@ def _method(graph: Graph, variant: Mapping[str, Any], number: int) -> str:
         call = re.match(r"(cpp_fused\w*)\((.*)\)$", text)
         if call:
             text = f"lib.{call[1]}_v{number}({_addresses(call[2])})"
-        lines.append(f"        {text}")
+        body.append(text)
     result = variant["result"]
+    lines += [f"        {text}" for text in by_address(body, result)]
     parts = result.strip("()").rstrip(", ")
     wanted = {"tensor": parts, "tuple": result, "list": f"[{parts}]"}[graph.structure]
     return "\n".join([*lines, f"        return {wanted}"])
