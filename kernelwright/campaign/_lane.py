@@ -29,7 +29,7 @@ class Lane:
     """The one place from which a run's referee is used.
 
     Args:
-        referee: judges. Whoever made it closes it.
+        referee: judges. Its maker closes it.
         own_thread: work in a thread of its own, for callers in several threads; else in the caller's.
         most_open: sessions that stay open.
         archive_of: generators of inputs that a problem's candidates are checked on besides the fixed distributions.

@@ -32,15 +32,12 @@ def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike
 
 def once_more(work: Callable[[], T], *, also: tuple[type[Exception], ...] = ()) -> T:
     """Do ``work`` again where the machine failed, or one of ``also`` was raised; never where the sandbox is broken."""
+    again: tuple[type[Exception], ...] = (MachineError, *also)
     try:
         return work()
     except SandboxError:
         raise
-    except MachineError:
-        return work()
-    except Exception as error:
-        if not isinstance(error, also):
-            raise
+    except again:
         return work()
 
 

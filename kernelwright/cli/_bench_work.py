@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelwright.bench import StoredBench
-from kernelwright.campaign import CampaignResult
 from kernelwright.cli._bench_folder import show_report
 from kernelwright.cli._common import EXIT_OF_STATUS, Common, say
 from kernelwright.cli._optimize import BUDGET_FLAGS, EXIT_NOT_ALL, choose_problems
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import table, unjudged_lines
-from kernelwright.config import Settings
 from kernelwright.errors import UsageError
-from kernelwright.store import RunRow, Store
+
+if TYPE_CHECKING:
+    from kernelwright.bench import StoredBench
+    from kernelwright.campaign import CampaignResult
+    from kernelwright.config import Settings
+    from kernelwright.store import RunRow, Store
 
 RECIPE = "best-of-n"  # independent samples, unless somebody asks for something else
 EXIT_MACHINE = 3

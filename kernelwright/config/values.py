@@ -38,16 +38,19 @@ def split_at_commas(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
+    """Refuse true and false, which Python takes for 1 and 0; anything else passes unchanged."""
     if isinstance(value, bool):
         raise ValueError("a number is wanted here, not true or false")
     return value
 
 
 def optional(value: Any) -> Any:
+    """The texts ``none`` and the empty one become None."""
     return None if isinstance(value, str) and value.strip().lower() in {"", "none"} else number(value)
 
 
 def number_or_auto(value: Any) -> Any:
+    """The text ``auto`` in any case, or a number."""
     return "auto" if isinstance(value, str) and value.strip().lower() == "auto" else number(value)
 
 

@@ -34,6 +34,7 @@ def rank_sum_p(first: Array, second: Array) -> float:
 
 
 def two_sided(first: Array, second: Array) -> float:
+    """Two-sided Mann-Whitney test: twice the smaller of both tails, 1 at most."""
     return min(1.0, 2.0 * min(rank_sum_p(first, second), rank_sum_p(second, first)))
 
 

@@ -13,7 +13,7 @@ from kernelwright.evaluator.cpu.share import ShareSampler
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.door import Meanwhile
-from kernelwright.evaluator.own.evidence import Shares, _are_looked_up, _is_compared, _is_decided
+from kernelwright.evaluator.own.evidence import Shares, are_looked_up, is_compared, is_decided
 from kernelwright.evaluator.own.shares import Share
 
 _MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
@@ -81,14 +81,14 @@ def _sample_both(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, c
     def lengths() -> tuple[float, float]:
         return float(np.min(np.concatenate(new_ns))), float(np.median(np.concatenate(again_ns)))
 
-    first = _gathered(look, _is_decided)
+    first = _gathered(look, is_decided)
     if first is None:
         return Shares(None, None)
     again = _gathered(
         look_again,
-        lambda again: _is_compared(first, again),
+        lambda again: is_compared(first, again),
         seen_before=True,
-        looked_up=lambda: _are_looked_up(*lengths()),
+        looked_up=lambda: are_looked_up(*lengths()),
     )
     return Shares(first, again, lengths())
 

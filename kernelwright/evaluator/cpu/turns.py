@@ -3,17 +3,15 @@
 Every turn reveals the same slots in the same order to every side, with the same weights. Before each turn, with all
 sides frozen, the slots to be used are refilled and the weights rewritten; after it, outputs that were read at secret
 calls are compared with those of the eager reference on the same data. The check uses windows of the same kind
-(``_checking``), so that a candidate cannot tell one from the other, or idle once it was checked.
+(``checking``), so that a candidate cannot tell one from the other, or idle once it was checked.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -371,15 +369,3 @@ class Turns:
 def _overlap(a: OutputClaim, b: OutputClaim) -> bool:
     """Whether two outputs share memory."""
     return a.address < b.address + b.data.size and b.address < a.address + a.data.size
-
-
-@contextlib.contextmanager
-def pinned(cpu: int | None) -> Iterator[None]:
-    """The referee's thread on one core while it spins."""
-    before = os.sched_getaffinity(0)
-    try:
-        if cpu is not None:
-            os.sched_setaffinity(0, {cpu})
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -132,7 +132,7 @@ class Evidence(NamedTuple):
             return (
                 f"it keeps answers: own kernels take {first} of the time, and {later} when the same inputs come again"
             )
-        if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
+        if self.lengths_ns is not None and are_looked_up(*self.lengths_ns):
             first, later = (f"{length / 1000:.3g} us" for length in self.lengths_ns)
             return f"it keeps answers: calls take {first} or more, and {later} when the same inputs come again"
         return ""
@@ -157,7 +157,7 @@ class Evidence(NamedTuple):
         if self.share is None or self.objection_while_timed(later):
             return True
         surely_runs = _bounds(later)[0] > _KEPT * self.share.own or _bounds(self.share)[0] < _MUCH
-        return later.samples >= _FEWEST_SAMPLES and surely_runs and (self._is_tiny(later) or _is_decided(later))
+        return later.samples >= _FEWEST_SAMPLES and surely_runs and (self._is_tiny(later) or is_decided(later))
 
     def _hardly_runs_own(self, share: Share) -> bool:
         """Whether own kernels take too little of the time.
@@ -205,13 +205,13 @@ def _bounds(share: Share) -> tuple[float, float]:
     return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
 
 
-def _is_decided(share: Share) -> bool:
+def is_decided(share: Share) -> bool:
     """Whether there are enough samples to say on which side of the least own share this one lies."""
     low, high = _bounds(share)
     return share.samples >= _FEWEST_SAMPLES and not low <= OWN_AT_LEAST <= high
 
 
-def _is_compared(first: Share, again: Share) -> bool:
+def is_compared(first: Share, again: Share) -> bool:
     """Whether there are enough samples to say whether answers are kept."""
     if min(first.samples, again.samples) < _FEWEST_SAMPLES:
         return first.samples < _FEWEST_SAMPLES
@@ -219,7 +219,7 @@ def _is_compared(first: Share, again: Share) -> bool:
     return first.own < _MUCH or surely_not or _keeps_answers(first, again)
 
 
-def _are_looked_up(new_ns: float, again_ns: float) -> bool:
+def are_looked_up(new_ns: float, again_ns: float) -> bool:
     """Whether calls are so much shorter when inputs come again that the work cannot be done anew."""
     return again_ns * _LOOKED_UP < new_ns
 
@@ -233,6 +233,6 @@ class Shares(NamedTuple):
 
     def keep_answers(self) -> bool:
         """Whether it seems that answers are kept."""
-        if self.lengths_ns is not None and _are_looked_up(*self.lengths_ns):
+        if self.lengths_ns is not None and are_looked_up(*self.lengths_ns):
             return True
         return self.first is not None and self.again is not None and _keeps_answers(self.first, self.again)
