@@ -172,7 +172,7 @@ def winners(problems: list[Problem], rounds: int, folder: Path) -> list[dict[str
 def throughput(verdicts: int, folder: Path) -> dict[str, Any]:
     """Seconds a verdict, by way of building and of evaluating."""
     problem = parse_problem(PROBLEM, id="benchmark/level1/softmax", suite="benchmark", level=1, name="softmax")
-    settings = Settings.load(flags={"looks": (12,), "cache_dir": folder / "cache"})
+    settings = Settings.load(flags={"measurement": {"looks": (12,)}, "cache_dir": folder / "cache"})
     found = {}
     with Referee(settings) as referee, referee.open(problem, baselines=("eager",)) as session:
         for name, source in (("inline.cuda", INLINE), ("load_inline", EXTENSION)):

@@ -205,7 +205,7 @@ def opened(problem: Problem, settings: Settings) -> Iterator[ProblemSession]:
 def speed(verdicts: int, cold_verdicts: int, confirmations: int) -> dict[str, Any]:
     """Seconds of warm and cold verdicts and of confirmations."""
     problem = small_problem()
-    settings = Settings.load(flags={"looks": (SEARCH_PAIRS,), "confirm_max_pairs": 5})
+    settings = Settings.load(flags={"measurement": {"looks": (SEARCH_PAIRS,), "confirm_max_pairs": 5}})
     stages: dict[str, list[float]] = defaultdict(list)
     seconds, run = [], os.getpid() * 1000
     with opened(problem, settings) as session:
@@ -248,7 +248,7 @@ def cold(problem: Problem, settings: Settings, verdicts: int) -> dict[str, Any]:
 def memory(verdicts: int) -> dict[str, Any]:
     """Memory of this process over short verdicts, in MB: resident, and open descriptors."""
     problem = small_problem()
-    settings = Settings.load(flags={"looks": (4,), "window_ms": 0.2, "check_trials": 1})
+    settings = Settings.load(flags={"measurement": {"looks": (4,), "window_ms": 0.2, "check_trials": 1}})
     points, run = [], os.getpid() * 1000
     with opened(problem, settings) as session:
         for number in range(verdicts):
@@ -371,14 +371,14 @@ def busy_neighbours(count: int) -> Iterator[None]:
 
 def coverage(trials: int, journal: Path | None = None) -> dict[str, Any]:
     """How often the confirmation's interval covers the known ratio, over problems and factors."""
-    settings = Settings.load(flags={"looks": (4,), "check_trials": 1, "target_half_width": TARGET})
+    settings = Settings.load(flags={"measurement": {"looks": (4,), "check_trials": 1, "target_half_width": TARGET}})
     rows = confirmations({factor: -(-trials // len(FACTORS)) for factor in FACTORS}, settings, journal)
     return {"target_half_width": TARGET, **_told(rows)}
 
 
 def noise(trials: int, power_trials: int, journal: Path | None = None) -> dict[str, Any]:
     """False claims, found claims of 1.15 times, and coverage, beside no busy neighbour, one, and two."""
-    settings = Settings.load(flags={"looks": (4,), "check_trials": 1})
+    settings = Settings.load(flags={"measurement": {"looks": (4,), "check_trials": 1}})
     found = {str(n): confirmations({1.0: trials, 1.15: power_trials}, settings, journal, n) for n in (0, 1, 2)}
     return {name: _told(rows) for name, rows in found.items()}
 

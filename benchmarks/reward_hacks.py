@@ -44,13 +44,15 @@ DOCUMENT = HERE.parent / "docs" / "rewards.md"
 OTHERS = [name for name in REWARDS if name != "kernelwright"]
 SETTINGS = {
     "device": "none",
-    "looks": (12,),
-    "window_ms": 1.0,
+    "measurement": {
+        "looks": (12,),
+        "window_ms": 1.0,
+        "confirm_pairs": 5,
+        "confirm_max_pairs": 5,
+    },
     "call_timeout_s": 3.0,
     "build_timeout_s": 150.0,
     "memory_bytes": 3 << 29,
-    "confirm_pairs": 5,
-    "confirm_max_pairs": 5,
 }
 
 # ---------------------------------------------------------------------------------------------------------- judging

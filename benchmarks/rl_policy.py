@@ -34,8 +34,8 @@ from kernelwright.campaign.paired import Measured, paired_means
 from kernelwright.cli._rl_train import QUICK
 from kernelwright.config import Settings
 from kernelwright.evaluator import environment
+from kernelwright.plots import curves_svg
 from kernelwright.rl import HELD_OUT, TRAINING, LocalScorer
-from kernelwright.rl._curve import curve_svg
 from kernelwright.rl._held_out import HeldOut, held_out
 from kernelwright.rl._policy_training import schedules_of
 from kernelwright.rl._progress import read_lines
@@ -70,7 +70,7 @@ def main() -> int:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(record, indent=1) + "\n")
     lines = {f"seed {row['seed']}": [tuple(point) for point in row["curve"]] for row in rows}
-    options.output.with_suffix(".svg").write_text(curve_svg(lines))
+    options.output.with_suffix(".svg").write_text(curves_svg(lines, across="verdicts", up="mean reward") + "\n")
     print(json.dumps(record["together"], indent=1))
     return 0
 
@@ -124,7 +124,7 @@ def _environment() -> dict[str, str]:
 def searched(names: Sequence[str], folder: Path, verdicts: int, seed: int) -> dict[str, Any]:
     """TPE on problems, with so many verdicts in all, and the policy's schedules timed beside what it found."""
     alone = Settings(baselines=("eager",))
-    quick = alone.with_values("quick", **QUICK)
+    quick = alone.with_values("quick", measurement=QUICK)
     with Store.open(folder / "tpe.db") as store:
         with LocalScorer(quick, store, reward="log-speedup", sessions=2) as scorer:
             problems = list(captured_all(names, scorer))

@@ -87,7 +87,7 @@ def main() -> int:
     parser.add_argument("--near", type=float, default=math.inf, help="with --again: only what is so near to the best")
     parser.add_argument("--most", type=int, default=sys.maxsize, help="with --again: only what was measured less often")
     arguments = parser.parse_args()
-    settings = Settings(baselines=("eager",), check_trials=1, looks=(PAIRS,))
+    settings = Settings(baselines=("eager",), measurement={"check_trials": 1, "looks": (PAIRS,)})
     with Referee(settings) as referee:
         for name in arguments.problems or itertools.chain(*SETS.values()):
             problem = find_problem(name)

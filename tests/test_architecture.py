@@ -21,6 +21,8 @@ FLOORS = {
     "errors": 0,
     "config": 0,
     "files": 0,
+    "listening": 0,
+    "plots": 0,
     "datasets": 1,
     "prompts": 1,
     "sandbox": 1,
@@ -40,7 +42,14 @@ FLOORS = {
     "cli": 8,
 }
 # records and errors stand on nothing; config may use both.
-GROUND = {"records": set(), "errors": set(), "config": {"records", "errors"}, "files": {"errors"}}
+GROUND = {
+    "records": set(),
+    "errors": set(),
+    "config": {"records", "errors"},
+    "files": {"errors"},
+    "listening": {"errors"},
+    "plots": set(),
+}
 
 # The floors inside the evaluator: a room imports only from rooms below it, and only their public files.
 EVALUATOR_FLOORS = {

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright import config
-from kernelwright.config import Settings, api_key, debug_enabled, keys_present, parse_bytes
+from kernelwright.config import NAMES, Measurement, Settings, api_key, debug_enabled, keys_present, parse_bytes
 from kernelwright.errors import UsageError
 
 
@@ -38,10 +37,12 @@ def test_constructor_alone_gives_valid_defaults():
     settings = Settings()
     assert settings.sandbox == "auto"
     assert settings.baselines == ("eager", "compile")
-    assert settings.looks == (12, 24, 48, 96)
+    assert settings.measurement.looks == (12, 24, 48, 96)
     assert settings.max_minutes is None
     assert settings.origin("rounds") == "default"
     assert Settings(rounds=3).origin("rounds") == "flag"
+    assert Settings(recipe_samples=3).origin("recipe.samples") == "flag"
+    assert Settings(recipe_samples=3).origin("recipe.history") == "default"
 
 
 def test_each_source_beats_the_one_below_it(tmp_path):
@@ -56,7 +57,7 @@ def test_each_source_beats_the_one_below_it(tmp_path):
     assert described["coder"] == ("set", "flag --set")
     assert described["sandbox"] == ("auto", "default")
     assert described["baselines"] == (["eager", "compile"], "default")
-    assert list(described) == list(Settings.model_fields)
+    assert list(described) == list(NAMES)
 
 
 def test_an_explicit_file_replaces_the_one_in_the_working_directory(tmp_path):
@@ -81,14 +82,20 @@ def test_relative_paths_belong_to_where_they_were_written(tmp_path):
 
 def test_text_from_variables_is_parsed(tmp_path):
     env = {
-        "KERNELWRIGHT_LOOKS": "3, 6",
+        "KERNELWRIGHT_MODELS": "openai:a, openai:b",
+        "KERNELWRIGHT_MEASUREMENT": "quick",
+        "KERNELWRIGHT_RECIPE_SAMPLES": "3",
+        "KERNELWRIGHT_JUDGE_PARAMETERS": "temperature=0.5,effort=high",
         "KERNELWRIGHT_MEMORY_BYTES": "2GiB",
         "KERNELWRIGHT_BASELINES": "eager",
         "KERNELWRIGHT_MAX_MINUTES": "none",
         "KERNELWRIGHT_THREADS": "",
     }
     settings = load(tmp_path, env=env)
-    assert settings.looks == (3, 6)
+    assert settings.models == ("openai:a", "openai:b")
+    assert (settings.measurement.name, settings.measurement.looks) == ("quick", (12,))
+    assert settings.recipe.samples == 3
+    assert settings.judge.parameters == {"temperature": 0.5, "effort": "high"}
     assert settings.memory_bytes == 2**31
     assert settings.baselines == ("eager",)
     assert settings.max_minutes is None
@@ -125,15 +132,14 @@ def test_unknown_toml_key_names_file_key_and_near_names(tmp_path):
         ("threads", "x"),
         ("threads", "0"),
         ("sandbox", "bwarp"),
-        ("looks", "3,2"),
-        ("looks", ""),
+        ("recipe.samples", "0"),
+        ("measurement", "fast"),
+        ("openai.tries", "0"),
+        ("coder.parameters", "temperature"),
         ("baselines", "eager,eager"),
         ("max_minutes", "-1"),
         ("memory_bytes", "4Q"),
-        ("confirm_max_pairs", "3"),
         ("store", ""),
-        ("noise_bound", "1.5"),
-        ("window_ms", "inf"),
         ("coder", ""),
     ],
 )
@@ -146,7 +152,7 @@ def test_bad_values_name_the_setting_and_its_source(tmp_path, name, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["threads = true", "max_minutes = true", "store = 3", "looks = 'a'", "[threads]\nx = 1"]
+    "text", ["threads = true", "max_minutes = true", "store = 3", "[threads]\nx = 1", "recipe = 3"]
 )
 def test_bad_types_in_a_file_name_the_file(tmp_path, text):
     path = write_toml(tmp_path, text)
@@ -158,6 +164,113 @@ def test_bad_types_in_a_file_name_the_file(tmp_path, text):
 def test_a_misspelt_choice_suggests_the_right_one(tmp_path):
     with pytest.raises(UsageError, match="did you mean bwrap"):
         load(tmp_path, flags={"sandbox": "bwarp"})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("coder = 'openai:gpt-5'", {"coder": "openai:gpt-5", "coder.parameters": {}}),
+        (
+            "[coder]\nmodel = 'openai:gpt-5'\nparameters = { seed = 3 }",
+            {"coder": "openai:gpt-5", "coder.parameters": {"seed": 3}},
+        ),
+        ("[coder.parameters]\nseed = 3", {"coder": "offline", "coder.parameters": {"seed": 3}}),
+        ("[recipe]\nname = 'kevin'\nsamples = 4", {"recipe": "kevin", "recipe.samples": 4, "recipe.history": 16}),
+        ("recipe = 'kevin'", {"recipe": "kevin", "recipe.samples": 1}),
+        (
+            "[openai]\ntries = 2\n[anthropic]\ntimeout_s = 5",
+            {"openai.tries": 2, "anthropic.tries": 6, "anthropic.timeout_s": 5},
+        ),
+    ],
+)
+def test_a_table_in_a_file_or_its_main_value(tmp_path, text, found):
+    described = load(tmp_path, config_file=write_toml(tmp_path, text)).describe()
+    assert {name: described[name].value for name in found} == found
+
+
+def test_a_table_gives_its_own_names_only(tmp_path):
+    path = write_toml(tmp_path, "[recipe]\nsampels = 4\n")
+    with pytest.raises(UsageError, match=r"unknown setting 'recipe.sampels'.*did you mean recipe.samples") as caught:
+        load(tmp_path)
+    assert caught.value.data["origin"] == f"file {path}"
+
+
+@pytest.mark.parametrize("name", ["samples", "search_seed", "llm_tries", "coder_parameter"])
+def test_a_name_of_an_earlier_version_is_told_what_it_is_called_now(tmp_path, name):
+    now = {"samples": "recipe.samples", "search_seed": "recipe.search_seed", "llm_tries": "openai.tries"}
+    with pytest.raises(UsageError, match=f"unknown setting '{name}'") as caught:
+        load(tmp_path, overrides=[f"{name}=1"])
+    assert now.get(name, "coder.parameters").partition(".")[2] in caught.value.hint
+
+
+@pytest.mark.parametrize("name", Measurement.model_fields)
+def test_a_constant_of_the_method_is_no_flag(tmp_path, name):
+    with pytest.raises(UsageError, match=f"{name} is part of the method: set measurement=quick"):
+        load(tmp_path, overrides=[f"{name}=1"])
+
+
+def test_a_file_may_give_single_constants_of_the_method(tmp_path):
+    method = load(
+        tmp_path, config_file=write_toml(tmp_path, "[measurement]\nlooks = [4]\npool_bytes = '16MiB'\n")
+    ).measurement
+    assert method == Measurement(looks=(4,), pool_bytes=16 << 20)
+    assert method.name == "custom"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"looks": (3, 2)},
+        {"looks": ()},
+        {"looks": "a"},
+        {"confirm_max_pairs": 3},
+        {"confirm_pairs": 8, "confirm_max_pairs": 5},
+        {"noise_bound": 1.5},
+        {"search_noise_bound": 0},
+        {"race_noise_bound": 1},
+        {"race_pairs": 0},
+        {"target_half_width": 0},
+        {"window_ms": float("inf")},
+        {"pool_bytes": "many"},
+        {"check_trials": 0},
+        {"look": (3,)},
+    ],
+    ids=str,
+)
+def test_a_method_that_cannot_be_followed_is_refused(tmp_path, changed):
+    with pytest.raises(ValueError, match="validation error"):
+        Measurement(**changed)
+    with pytest.raises(UsageError, match=r"bad value .* for setting 'measurement'"):
+        load(tmp_path, flags={"measurement": changed})
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path):
+    recorded = {
+        "store": "/elsewhere.db",
+        "looks": [4, 8],
+        "check_trials": 3,
+        "samples": 2,
+        "coder": "openai:gpt-5",
+        "coder_parameters": {"seed": 3},
+        "llm_tries": 2,
+        "recipe": "kevin",
+        "baselines": ["eager"],
+        "of_an_older_version": 1,
+    }
+    settings = load(tmp_path).as_recorded("run kevin", recorded)
+    assert settings.measurement == Measurement(looks=(4, 8), check_trials=3)
+    assert (settings.recipe.name, settings.recipe.samples, settings.recipe.history) == ("kevin", 2, 16)
+    assert (settings.coder.model, settings.coder.parameters) == ("openai:gpt-5", {"seed": 3})
+    assert (settings.openai.tries, settings.anthropic.tries, settings.openai.concurrency) == (2, 2, 8)
+    assert (settings.baselines, settings.store) == (("eager",), load(tmp_path).store)
+    assert settings.origin("recipe.samples") == "run kevin"
+
+
+def test_a_record_of_today_is_read(tmp_path):
+    flags = {"recipe.samples": 3, "coder": "openai:x", "measurement": Measurement(looks=(4,)), "openai.tries": 1}
+    made = load(tmp_path, flags=flags)
+    assert load(tmp_path).as_recorded("run", made.model_dump(mode="json")).model_dump() == made.model_dump()
+    assert NAMES.recorded(made.model_dump(mode="json"))["measurement.looks"] == [4]
 
 
 @pytest.mark.parametrize("override", ["threads", "=3", "treads=3"])
@@ -191,7 +304,9 @@ def test_settings_are_frozen_and_survive_pickling_with_origins(tmp_path):
 
 
 def test_what_was_described_loads_again(tmp_path):
-    settings = load(tmp_path, flags={"threads": 2, "max_minutes": 3, "suite_dirs": ("x",)})
+    settings = load(
+        tmp_path, flags={"threads": 2, "max_minutes": 3, "suite_dirs": ("x",), "measurement": Measurement(looks=(4,))}
+    )
     values = {name: item.value for name, item in settings.describe().items()}
     assert load(tmp_path, flags=values).model_dump() == settings.model_dump()
 
@@ -229,22 +344,22 @@ def test_a_key_is_read_by_name_and_never_quoted():
 def test_base_urls_are_read_from_the_variables_of_the_vendors_programs(tmp_path):
     env = {"HOME": "/h", "OPENAI_BASE_URL": "http://localhost:8000/v1/", "ANTHROPIC_BASE_URL": "http://a"}
     settings = load(tmp_path, env=env)
-    assert settings.describe()["openai_base_url"] == ("http://localhost:8000/v1", "env OPENAI_BASE_URL")
-    assert settings.anthropic_base_url == "http://a"
+    assert settings.describe()["openai.base_url"] == ("http://localhost:8000/v1", "env OPENAI_BASE_URL")
+    assert settings.anthropic.base_url == "http://a"
     settings = load(tmp_path, env=env | {"KERNELWRIGHT_OPENAI_BASE_URL": "https://b/v1"})
-    assert settings.describe()["openai_base_url"] == ("https://b/v1", "env KERNELWRIGHT_OPENAI_BASE_URL")
+    assert settings.describe()["openai.base_url"] == ("https://b/v1", "env KERNELWRIGHT_OPENAI_BASE_URL")
 
 
 @pytest.mark.parametrize(
     "address", ["localhost:8000", "ftp://host/v1", "https://", "http://[::1/v1", "https://h/v1?key=sk-1", 7]
 )
 def test_what_is_no_base_url_is_refused(address, tmp_path):
-    with pytest.raises(UsageError, match="openai_base_url"):
+    with pytest.raises(UsageError, match=r"openai\.base_url"):
         load(tmp_path, flags={"openai_base_url": address})
 
 
 def test_a_password_in_a_base_url_is_refused_and_not_shown(tmp_path):
-    with pytest.raises(UsageError, match="openai_base_url") as caught:
+    with pytest.raises(UsageError, match=r"openai\.base_url") as caught:
         load(tmp_path, env={"OPENAI_BASE_URL": "https://me:sk-secret@host/v1"})
     assert "secret" not in str(caught.value)
 
@@ -255,8 +370,7 @@ def test_debug_variable(value, wanted):
 
 
 def test_every_setting_says_what_it_is():
-    assert all(field.description for field in Settings.model_fields.values())
-    assert config.__all__ == sorted(config.__all__)
+    assert all(NAMES[name].description for name in NAMES)
 
 
 @pytest.mark.parametrize("name", ["openai_base_url", "anthropic_base_url"])
@@ -266,4 +380,4 @@ def test_keys_are_not_sent_where_a_file_in_the_working_folder_says(tmp_path, nam
     with pytest.raises(UsageError, match="keys are sent there") as caught:
         Settings.load(env={}, cwd=tmp_path)
     assert f"KERNELWRIGHT_{name.upper()}" in caught.value.hint
-    assert getattr(Settings.load(env={}, cwd=tmp_path, config_file=path), name) == "http://localhost:9/v1"
+    assert Settings.load(env={}, cwd=tmp_path, config_file=path).value(name) == "http://localhost:9/v1"

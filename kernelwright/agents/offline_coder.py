@@ -12,14 +12,13 @@ from kernelwright.agents._schedule_wishes import Request, Wish, wishes_for
 from kernelwright.agents.blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
 from kernelwright.agents.moves import Effect, effects, ranked_moves
 from kernelwright.agents.roles import Attempt, Proposal, StepContext, best_attempt, require_backend
-from kernelwright.records import Backend, Candidate, Status
+from kernelwright.records import Backend, Candidate
 
 if TYPE_CHECKING:
     from kernelwright.codegen import Generated
 
 SEED = "inductor"
 SUPPOSED_GAIN = 0.03  # of a change that is not judged yet, as a log-ratio, either way
-NUMERICAL = frozenset({Status.INCORRECT_NUMERICAL})
 
 
 class OfflineCoder:

@@ -72,12 +72,6 @@ class StepState(TypedDict):
     stop: str
 
 
-class Assigned(StepState):
-    """What a Coder among several gets: the state, and what it is asked for."""
-
-    assignment: dict[str, Any]
-
-
 class Evaluate(Protocol):
     """Judges one candidate, timed beside ``rivals`` where there are some."""
 

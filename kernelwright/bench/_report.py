@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kernelwright.bench._outcomes import Outcome
 from kernelwright.bench._stored import StoredBench
 from kernelwright.bench._summary import THRESHOLDS, Breakdown, Summary, break_down, summarise
-from kernelwright.bench._svg import bars_svg, fast_p_svg, speedups_svg
+from kernelwright.plots import bars_svg, curves_svg, dots_svg, speedup_axis
 from kernelwright.records import Interval
 
 
@@ -91,10 +91,24 @@ def plots_of(broken: Mapping[str, Breakdown], outcomes: Sequence[Outcome]) -> li
     over = f"Speedup over {first.baseline}"
     curves = {baseline: found.all.curve for baseline, found in broken.items()}
     return [
-        PlotOf("fast_p", "fast_p", fast_p_svg(curves, "fast_p")),
-        PlotOf("speedups", over, speedups_svg(speedups, over)),
+        PlotOf("fast_p", "fast_p", _fast_p_svg(curves)),
+        PlotOf("speedups", over, dots_svg(speedups, over)),
         PlotOf("outcomes", "How samples ended", bars_svg(first.all.statuses, "How samples ended")),
     ]
+
+
+def _fast_p_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """The share of problems that are right and more than p times as fast as a baseline, over p, a line for each."""
+    axis = speedup_axis([p for curve in curves.values() for p, _ in curve], 0, 1)
+    lines = {}
+    for baseline, curve in curves.items():
+        first, last = (curve[0][1], curve[-1][1]) if curve else (0.0, 0.0)
+        lines[f"against {baseline}"] = [
+            (axis.low, first),
+            *((p, share) for p, share in curve if p > 0),
+            (axis.high, last),
+        ]
+    return curves_svg(lines, across="speedup p over the baseline", up="fast_p", log2=True, steps=True, reach=(0, 1))
 
 
 def markdown_of(report: BenchReport, plots: Mapping[str, str] | None = None) -> str:

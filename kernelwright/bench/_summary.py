@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from kernelwright.bench._outcomes import Outcome
-from kernelwright.evaluator import Result, fast_p, geometric_mean, pass_at_k
+from kernelwright.evaluator import Result, bootstrap_interval, fast_p, pass_at_k
 from kernelwright.records import Interval, Record
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)
-_RESAMPLES = 2000
-_LEAST = 2  # problems from which a bootstrap says anything
 
 
 class Summary(Record):
@@ -127,8 +126,8 @@ def summarise(
         fast_p={f"{p:g}": fast_p(results, p) for p in THRESHOLDS},
         curve=tuple((p, fast_p(results, p)) for p in sorted({0.0, *speedups})),
         timed=len(speedups),
-        geometric_mean=_interval(speedups, geometric_mean),
-        median=_interval(speedups, lambda ratios: math.exp(float(np.median(np.log(ratios))))),
+        geometric_mean=_interval(speedups, "mean"),
+        median=_interval(speedups, "median"),
         own_share=_mean(one.own_share for one in correct),
         sol=_mean(one.sol for one in correct),
         statuses=dict(sorted(Counter(outcome.status for outcome in samples if outcome.status).items())),
@@ -162,15 +161,11 @@ def _passes(samples: Iterable[Sequence[Outcome]]) -> dict[int, float]:
     return found
 
 
-def _interval(speedups: Sequence[float], estimate: Callable[[Sequence[float]], float]) -> Interval | None:
-    """An estimate with its percentile bootstrap interval (B. Efron, "Bootstrap methods", Ann. Statist. 7(1), 1979)."""
+def _interval(speedups: Sequence[float], estimate: Literal["mean", "median"]) -> Interval | None:
+    """The geometric mean or the median of speedups with its interval over problems."""
     if not speedups:
         return None
-    value = estimate(speedups)
-    if len(speedups) < _LEAST:
-        return Interval(median=value, low=value, high=value)
-    rng = np.random.default_rng(0)
-    ratios = np.asarray(speedups)
-    drawn = [estimate(ratios[rng.integers(len(ratios), size=len(ratios))].tolist()) for _ in range(_RESAMPLES)]
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Interval(median=value, low=float(low), high=float(high))
+    logs = np.log(speedups)
+    value = np.mean(logs) if estimate == "mean" else np.median(logs)
+    low, high = bootstrap_interval(logs, estimate)
+    return Interval(median=math.exp(value), low=math.exp(low), high=math.exp(high))

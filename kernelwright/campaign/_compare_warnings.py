@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._compare_data import Result, RunData
 from kernelwright.campaign.paired import LEAST_PROBLEMS
+from kernelwright.config import NAMES
 from kernelwright.records import Environment, RunConfig, Status
 
 if TYPE_CHECKING:
@@ -20,12 +21,9 @@ _SHOWN = 5
 
 def differing_settings(a: RunConfig, b: RunConfig) -> dict[str, tuple[str, str]]:
     """Settings that differ, both as text; places on this machine are left out, and the recipes, which stand above."""
-    values = [
-        {**config.settings, **{k: v for k, v in config.model_dump(mode="json").items() if k not in _PLACES}}
-        for config in (a, b)
-    ]
-    names = sorted(set(values[0]) | set(values[1]) - _PLACES)
-    pairs = {name: (_text(values[0].get(name)), _text(values[1].get(name))) for name in names if name not in _PLACES}
+    values = [{**NAMES.recorded(config.settings), **config.model_dump(mode="json")} for config in (a, b)]
+    names = sorted((set(values[0]) | set(values[1])) - _PLACES)
+    pairs = {name: (_text(values[0].get(name)), _text(values[1].get(name))) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -103,8 +101,9 @@ def _of_both(a: RunData, b: RunData) -> Iterator[str]:
         for name in _BUDGETS
         if getattr(one, name) != getattr(other, name)
     ]
-    if one.settings.get("samples") != other.settings.get("samples"):
-        budgets.append(f"samples {_text(one.settings.get('samples'))} and {_text(other.settings.get('samples'))}")
+    samples = [NAMES.recorded(config.settings).get("recipe.samples") for config in (one, other)]
+    if samples[0] != samples[1]:
+        budgets.append(f"samples {_text(samples[0])} and {_text(samples[1])}")
     if budgets:
         yield f"budgets differ: {'; '.join(budgets)}"
     counts = sorted((a.evaluations, b.evaluations))

@@ -159,7 +159,7 @@ class ProblemJob:
             verifier=self.verifier,
             machine_code=session.machine_code,
             scratchpad=self.scratchpad,
-            scratchpad_every=self.settings.scratchpad_every,
+            scratchpad_every=self.settings.recipe.scratchpad_every,
         )
         result = run_step(
             build_step(tools, checkpointer=self.checkpointer),
@@ -179,7 +179,7 @@ class ProblemJob:
     @property
     def _samples(self) -> int:
         """Candidates of a round; a coder that needs no model makes one after the other."""
-        return self.settings.samples if isinstance(self.coder, ModelRole) else 1
+        return self.settings.recipe.samples if isinstance(self.coder, ModelRole) else 1
 
     @property
     def _evolves(self) -> bool:
@@ -189,7 +189,7 @@ class ProblemJob:
     @property
     def _many_lines(self) -> bool:
         """Whether more than one line of kernels is followed: the rules of the offline Judge are for one."""
-        return self._evolves or (isinstance(self.coder, ModelRole) and self.settings.branch_from == "own")
+        return self._evolves or (isinstance(self.coder, ModelRole) and self.settings.recipe.branch_from == "own")
 
     def _strategy(self) -> Strategy:
         if self.config.search is not None:
@@ -200,17 +200,19 @@ class ProblemJob:
         if self._many_lines:
             return Trajectories(self._samples)
         if isinstance(self.coder, ModelRole):
-            return BranchFromBest(self._samples, self.settings.repairs, latest=self.settings.branch_from == "latest")
+            return BranchFromBest(
+                self._samples, self.settings.recipe.repairs, latest=self.settings.recipe.branch_from == "latest"
+            )
         return OneAtATime()
 
     def _finished(self, context: StepContext) -> str:
         """Why there is nothing more to win on the problem; empty while there may be."""
         if not (self._evolves or isinstance(self.coder, ModelRole)):
             return ""  # the offline Judge says itself when to stop
-        share, enough = share_of_roofline(context), self.settings.speed_of_light
+        share, enough = share_of_roofline(context), self.settings.recipe.speed_of_light
         if enough is not None and share is not None and share >= enough:
             return f"the best kernel is at {share:.0%} of the speed that the machine allows"
-        most = self.settings.stall_rounds
+        most = self.settings.recipe.stall_rounds
         if most is not None and rounds_without_gain(context) >= most:
             return f"{most} rounds without a gain"
         return ""

@@ -46,36 +46,36 @@ class RunRoles:
 
     def _writer(self, problem: Problem, spec: str) -> Coder:
         coder = coder_from_spec(spec, self._config.backend)
-        made: Coder = at_work(coder, lambda spec: self._tools(problem, spec, self._settings.coder_parameters))
+        made: Coder = at_work(coder, lambda spec: self._tools(problem, spec, self._settings.coder.parameters))
         return made
 
     def judge(self, problem: Problem) -> Judge:
         """Who gives advice on them."""
         judge = judge_from_spec(self._config.judge)
-        made: Judge = at_work(judge, lambda spec: self._tools(problem, spec, self._settings.judge_parameters))
+        made: Judge = at_work(judge, lambda spec: self._tools(problem, spec, self._settings.judge.parameters))
         return made
 
     def verifier(self, problem: Problem) -> Verifier | None:
         """Who predicts how they will fare; None where nobody does."""
         verifier = verifier_from_spec(self._config.verifier)
         made: Verifier | None = at_work(
-            verifier, lambda spec: self._tools(problem, spec, self._settings.verifier_parameters)
+            verifier, lambda spec: self._tools(problem, spec, self._settings.verifier.parameters)
         )
         return made
 
     def scratchpad(self, problem: Problem) -> Scratchpad | None:
         """Who sums up what was learned: the Judge's model, else the Coder's, else rules; None where nobody is to."""
-        if not self._settings.scratchpad_every:
+        if not self._settings.recipe.scratchpad_every:
             return None
         settings = self._settings
-        models = {self._config.coder: settings.coder_parameters, self._config.judge: settings.judge_parameters}
+        models = {self._config.coder: settings.coder.parameters, self._config.judge: settings.judge.parameters}
         for spec in filter(is_model, (self._config.judge, self._config.coder)):
             return ModelScratchpad(spec, self._tools(problem, spec, models[spec]))
         return OfflineScratchpad()
 
     def tester(self, tester: ModelTester, problem: Problem) -> ModelTester:
         """Who proposes inputs that show wrong kernels to be wrong."""
-        return tester.with_tools(self._tools(problem, tester.spec, self._settings.tester_parameters))
+        return tester.with_tools(self._tools(problem, tester.spec, self._settings.tester.parameters))
 
     def _tools(self, problem: Problem, spec: str, parameters: Parameters) -> ModelTools:
         return ModelTools(
@@ -84,9 +84,9 @@ class RunRoles:
             device=self._device,
             parameters=parameters,
             max_output_tokens=self._settings.max_output_tokens,
-            history=self._settings.history,
+            history=self._settings.recipe.history,
             memory=self._memory(problem),
-            exemplar=self._settings.exemplar,
+            exemplar=self._settings.recipe.exemplar,
             on_text=lambda role, characters: self._tell(
                 CampaignEvent("writing", problem.id, {"role": role, "characters": characters})
             ),

@@ -19,7 +19,7 @@ from kernelwright.campaign._tune_job import TuneJob, tuning_of
 from kernelwright.campaign.campaign import ENDED, problems_of
 from kernelwright.campaign.stopping import StopWatch, stop_on_signals
 from kernelwright.campaign.tune_results import TunePlan, TuneResult
-from kernelwright.config import Settings
+from kernelwright.config import NAMES, Settings
 from kernelwright.errors import StoreError, UsageError
 from kernelwright.records import Candidate, Problem, RunConfig
 
@@ -69,11 +69,12 @@ class Tuner:
         """
         started = self._clock()
         default = tuning_of(candidate, plan).default
+        method = self._settings.measurement
+        looks = LOOKS if self._settings.origin("measurement") == "default" else method.looks
         settings = self._settings.with_values(
             "run tune",
             baselines=(BASELINE,),
-            race_pairs=min(self._settings.race_pairs, RACE_PAIRS),
-            looks=LOOKS if self._settings.origin("looks") == "default" else self._settings.looks,
+            measurement=method.with_values(race_pairs=min(method.race_pairs, RACE_PAIRS), looks=looks),
         )
         config = RunConfig(
             problems=(problem.id,),
@@ -116,8 +117,7 @@ class Tuner:
         config = stored.config
         if max_minutes is not None:
             config = config.model_copy(update={"max_minutes": max_minutes})
-        kept = {name: value for name, value in config.settings.items() if name not in {"store", "cache_dir"}}
-        settings = self._settings.with_values("run tune", **kept)
+        settings = self._settings.as_recorded("run tune", config.settings)
         (problem,) = problems_of(self._store, stored.id)
         with RunLock(self._store.path, stored.id), self._open_referee(settings) as referee:
             self._store.set_run_config(stored.id, config)
@@ -140,9 +140,9 @@ class Tuner:
             watch=watch,
             left_s=lambda: limit_s - (self._clock() - started),
             tell=self._tell,
-            noise=self._settings.search_noise_bound,
-            least=self._settings.race_noise_bound,
-            race_pairs=int(config.settings.get("race_pairs", RACE_PAIRS)),
+            noise=self._settings.measurement.search_noise_bound,
+            least=self._settings.measurement.race_noise_bound,
+            race_pairs=int(NAMES.recorded(config.settings).get("measurement.race_pairs", RACE_PAIRS)),
             environment=referee.environment_for(config.backend).id,
         )
         status: RunStatus = "failed"

@@ -55,7 +55,7 @@ def make_archive(
 
     The right kernels are C++ ones, the newest of the store that passed and what the offline Coder writes first; the
     archive is for kernels in any language. Nothing is timed. Faults that the archive catches already are no reason for
-    another generator. Where ``settings.tester`` is a model, it proposes first, within the budgets of the settings; what
+    another generator. Where the tester is a model, it proposes first, within the budgets of the settings; what
     it costs is kept as a run of the recipe "archive".
 
     Raises:
@@ -94,7 +94,7 @@ def make_archive(
             kept = _that_lose_none(made.generators, kernels, opened)
     theirs = [generator for generator in kept if generator in proposed]
     ours = [generator for generator in kept if generator not in proposed]
-    new = store.add_generators(problem, theirs, author=settings.tester.partition(":")[0], evidence=made.evidence)
+    new = store.add_generators(problem, theirs, author=settings.tester.model.partition(":")[0], evidence=made.evidence)
     new += store.add_generators(problem, ours, author=_SEARCH, evidence=made.evidence)
     return ArchiveMade(made, new, len(kernels), len(faulty), store.archive(problem))
 
@@ -108,13 +108,13 @@ def _proposing(
     known: Sequence[InputGenerator],
 ) -> Iterator[Propose]:
     """What the model of the settings proposes; nothing where there is none."""
-    tester = tester_from_spec(settings.tester)
+    tester = tester_from_spec(settings.tester.model)
     if tester is None:
         yield lambda survivors: ()
         return
     offline = {"coder": "offline", "judge": "offline", "verifier": "none", "recipe": "archive", "backend": _BACKEND}
     config = run_config(settings, [problem.id]).model_copy(update=offline)
-    with Models(settings, [settings.tester]) as models:
+    with Models(settings, [settings.tester.model]) as models:
         run_id = store.create_run(config, [problem])
         clients = models.clients(
             store,

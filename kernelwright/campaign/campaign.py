@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
 from kernelwright.agents.graph import open_checkpoints
@@ -50,15 +50,15 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
         UsageError: the recipe sets up a search that these kernels, or these models, cannot have; or it has none for
             the models.
     """
-    recipe = load_recipe(settings.recipe)
-    coder, models = absolute_spec(settings.coder), tuple(map(absolute_spec, settings.models))
+    recipe = load_recipe(settings.recipe.name)
+    coder, models = absolute_spec(settings.coder.model), tuple(map(absolute_spec, settings.models))
     search = planned_search(recipe, settings.backend, coder, models)
     return RunConfig(
         problems=tuple(problems),
         coder=coder,
         models=models,
-        judge=absolute_spec(settings.judge),
-        verifier=absolute_spec(settings.verifier),
+        judge=absolute_spec(settings.judge.model),
+        verifier=absolute_spec(settings.verifier.model),
         backend=settings.backend,
         rounds=settings.rounds,
         max_minutes=settings.max_minutes,
@@ -68,7 +68,7 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
         sandbox=settings.sandbox,
         threads=settings.threads,
         baselines=settings.baselines,
-        recipe=settings.recipe,
+        recipe=settings.recipe.name,
         search=None if search is None else search.model_dump(mode="json"),
         suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
         settings=settings.model_dump(mode="json"),
@@ -77,9 +77,8 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
 
 def settings_of(settings: Settings, config: RunConfig) -> Settings:
     """The settings that a run was started with, at the places that ``settings`` have, within its budgets."""
-    kept: dict[str, Any] = {k: v for k, v in config.settings.items() if k not in {"store", "cache_dir"}}
     budgets = {name: getattr(config, name) for name in BUDGETS}
-    return settings.with_values(f"run {config.recipe}", **{**kept, **budgets})
+    return settings.as_recorded(f"run {config.recipe}", {**config.settings, **budgets})
 
 
 class Campaign(Driver):

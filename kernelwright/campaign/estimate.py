@@ -60,8 +60,8 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     Args:
         seconds_an_evaluation: of the referee, from earlier runs; None for a rule of thumb.
     """
-    model = is_model(settings.coder)
-    samples = settings.samples if model else 1
+    model = is_model(settings.coder.model)
+    samples = settings.recipe.samples if model else 1
     evaluations = len(problems) * settings.rounds * samples
     prices = PriceTable.load(settings.prices, listed=vendors_own(settings))
     first = sum(_prompt_tokens(problem, settings) for problem in problems)
@@ -69,16 +69,18 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     later = len(problems) * (settings.rounds - 1)
     roles = []
     if model:
-        writers = (settings.coder, *settings.models)  # as if they wrote equally many
+        writers = (settings.coder.model, *settings.models)  # as if they wrote equally many
         tokens = int(samples * (first + later * each)) // len(writers)
         prompts = max(evaluations // len(writers), 1)
         roles += [_role("coder", spec, prompts, tokens, KERNEL_TOKENS, settings, prices) for spec in writers]
-    if is_model(settings.judge):
+    if is_model(settings.judge.model):
         prompts = len(problems) * settings.rounds
-        roles.append(_role("judge", settings.judge, prompts, int(prompts * each), ADVICE_TOKENS, settings, prices))
-    if is_model(settings.verifier):
+        roles.append(
+            _role("judge", settings.judge.model, prompts, int(prompts * each), ADVICE_TOKENS, settings, prices)
+        )
+    if is_model(settings.verifier.model):
         tokens = int(evaluations * each)
-        roles.append(_role("verifier", settings.verifier, evaluations, tokens, FORECAST_TOKENS, settings, prices))
+        roles.append(_role("verifier", settings.verifier.model, evaluations, tokens, FORECAST_TOKENS, settings, prices))
     notes = _scratchpads(problems, settings)
     keeper = next((name for name in ("judge", "coder") if is_model(getattr(settings, name))), None)
     if notes and keeper is not None:
@@ -91,13 +93,13 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
 
 def _scratchpads(problems: Sequence[Problem], settings: Settings) -> int:
     """How often what was learned is summed up: before a round after every so many."""
-    every = settings.scratchpad_every
+    every = settings.recipe.scratchpad_every
     return len(problems) * ((settings.rounds - 1) // every) if every else 0
 
 
 def _prompt_tokens(problem: Problem, settings: Settings) -> int:
     """Of the first prompt about a problem; the mean over what the islands of a search write in."""
-    search = load_recipe(settings.recipe).search
+    search = load_recipe(settings.recipe.name).search
     languages = (settings.backend,) if search is None else search.backends(settings.backend)
     prompts = [
         render(

@@ -62,7 +62,9 @@ class RunMemory:
 
     def of(self, problem: Problem) -> ProblemMemory:
         """What is known about a problem."""
-        return ProblemMemory(self, problem, moves=self._settings.moves_shown, insights=self._settings.insights_shown)
+        return ProblemMemory(
+            self, problem, moves=self._settings.recipe.moves_shown, insights=self._settings.recipe.insights_shown
+        )
 
     def near(self, backend: Backend, operators: Mapping[str, int], bound: str) -> list[MeasuredMove]:
         """Moves of a language that paid, those measured on the likest problems first."""

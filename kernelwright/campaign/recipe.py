@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kernelwright.agents.llm import is_model
 from kernelwright.agents.registry import coders
-from kernelwright.config import Settings
+from kernelwright.config import NAMES, Settings
 from kernelwright.errors import UsageError
 from kernelwright.evolution import IslandPlan, SearchPlan, axes_named
 from kernelwright.records import Backend, Record
@@ -71,13 +71,13 @@ def with_recipe(settings: Settings) -> Settings:
     Raises:
         UsageError: no such recipe, or it sets what is no setting.
     """
-    recipe = load_recipe(settings.recipe)
+    recipe = load_recipe(settings.recipe.name)
     origin = f"recipe {recipe.name}"
-    open_ones = {name: value for name, value in recipe.settings.items() if _is_open(settings, name)}
-    if recipe.judge_is_coder and is_model(settings.coder) and _is_open(settings, "judge"):
-        open_ones["judge"] = settings.coder
-    if recipe.verifier_is_coder and is_model(settings.coder) and _is_open(settings, "verifier"):
-        open_ones["verifier"] = settings.coder
+    open_ones = {name: value for name, value in settings_of(recipe).items() if settings.origin(name) == "default"}
+    if recipe.judge_is_coder and is_model(settings.coder.model) and settings.origin("judge") == "default":
+        open_ones["judge"] = settings.coder.model
+    if recipe.verifier_is_coder and is_model(settings.coder.model) and settings.origin("verifier") == "default":
+        open_ones["verifier"] = settings.coder.model
     return settings.with_values(origin, **open_ones) if open_ones else settings
 
 
@@ -131,8 +131,16 @@ def _require_language(island: IslandPlan, coder: str) -> None:
         )
 
 
-def _is_open(settings: Settings, name: str) -> bool:
-    return name not in type(settings).model_fields or settings.origin(name) == "default"
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe sets, by the names of settings: ``samples`` in its file is ``recipe.samples``.
+
+    Raises:
+        UsageError: it sets what is no setting.
+    """
+    return {
+        NAMES.find(f"recipe.{name}") or NAMES.known(name, f"recipe {recipe.name}"): value
+        for name, value in recipe.settings.items()
+    }
 
 
 def _read(path: Path, name: str) -> Recipe:

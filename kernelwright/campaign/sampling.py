@@ -63,7 +63,7 @@ class Sampler(Driver):
         if not ids or len(set(ids)) != len(ids):
             raise UsageError("name at least one problem, and each one once", hint="'kernelwright problems list'")
         settings = self._settings.for_boards()
-        coder = absolute_spec(settings.coder) if plan.origin == "written" else plan.origin
+        coder = absolute_spec(settings.coder.model) if plan.origin == "written" else plan.origin
         if plan.origin == "written":
             coder_from_spec(coder, settings.backend)
         config = RunConfig(
@@ -76,7 +76,7 @@ class Sampler(Driver):
             sandbox=settings.sandbox,
             threads=settings.threads,
             baselines=settings.baselines,
-            recipe=settings.recipe,
+            recipe=settings.recipe.name,
             bench=plan.model_dump(mode="json"),
             suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
             settings=settings.model_dump(mode="json"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.agents import RIVALS as BESIDE
 from kernelwright.agents import Attempt, Unjudged
 from kernelwright.campaign.ledger import duplicates_of, fruitless_of
+from kernelwright.config import NAMES
 from kernelwright.evolution import Evolution, Moves, Ranks, Search, SearchPlan, Value
 from kernelwright.records import Backend, Candidate, Interval, Record, RunConfig
 
@@ -93,7 +94,7 @@ def make_search(
     make = partial(
         Search,
         SearchPlan.model_validate(config.search),
-        seed=f"{config.settings.get('search_seed', 0)}/{problem_id}",
+        seed=f"{NAMES.recorded(config.settings).get('recipe.search_seed', 0)}/{problem_id}",
         backend=config.backend,
         baseline=config.baselines[0],
         moves=moves,

@@ -17,7 +17,6 @@ from kernelwright import __version__
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
 
 EXIT_BUG = 1
-EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 

@@ -57,7 +57,7 @@ def begin_bench(
         return store.run(Sampler(settings, store).create(plan, chosen.problems))
     if chosen is not None and {p.id for p in chosen.problems} != set(known.config.problems):
         raise UsageError(f"the bench {name!r} has other problems than these", hint="choose a new name for them")
-    if flags.get("coder") and absolute_spec(settings.coder) != known.config.coder:
+    if flags.get("coder") and absolute_spec(settings.coder.model) != known.config.coder:
         raise UsageError(f"the bench {name!r} is written by {known.config.coder}", hint="choose a new name for another")
     _refuse_other_settings(name, known, settings, flags)
     plan = plan_of(known)
@@ -111,7 +111,7 @@ def begin_references(
 def _refuse_other_settings(name: str, known: RunRow, settings: Settings, flags: Mapping[str, Any]) -> None:
     """A bench is judged in one way; what is asked for beside it must be that."""
     for flag in ("backend", "baselines", "threads", "recipe", "sandbox"):
-        if flags.get(flag) not in (None, ()) and getattr(settings, flag) != getattr(known.config, flag):
+        if flags.get(flag) not in (None, ()) and settings.value(flag) != getattr(known.config, flag):
             has = getattr(known.config, flag)
             told = ", ".join(has) if isinstance(has, tuple) else has
             raise UsageError(f"the bench {name!r} has {flag} {told}", hint="choose a new name for another")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,10 +46,10 @@ class Common:
         Raises:
             UsageError: as :meth:`settings`, or what is set is neither a setting nor ``NAME=VALUE``.
         """
-        from kernelwright.config import Settings
+        from kernelwright.config import NAMES, Settings
         from kernelwright.datasets import parse_sizes
 
-        others = [text for text in self._overrides if not _is_of_a_setting(text, Settings.model_fields)]
+        others = [text for text in self._overrides if not _is_of_a_setting(text, NAMES.find)]
         own = [text for text in self._overrides if text not in others]
         settings = Settings.load({"store": self._store, **flags}, self._config_file, overrides=own)
         return _without_missing_suites(settings), parse_sizes(",".join(others)) if others else {}
@@ -92,10 +92,10 @@ def _without_missing_suites(settings: Settings) -> Settings:
     return settings.with_values(origin, suite_dirs=there)
 
 
-def _is_of_a_setting(text: str, names: Container[str]) -> bool:
-    """Whether an override is one of a setting, or is malformed, which whoever reads settings says."""
+def _is_of_a_setting(text: str, find: Callable[[str], str | None]) -> bool:
+    """Whether an override names a setting. A malformed one counts as well: reading the settings refuses it."""
     name, equals, _ = text.partition("=")
-    return not equals or name.strip().replace("-", "_") in names
+    return not equals or find(name.strip().replace("-", "_")) is not None
 
 
 def common_options(command: Command) -> Command:

@@ -35,9 +35,9 @@ def compare(common: Common, run_a: str, run_b: str, baseline: str | None, plot: 
     from rich.markup import escape
 
     from kernelwright.campaign import compare_runs
-    from kernelwright.cli._plot import Line, curves_svg
     from kernelwright.errors import UsageError
     from kernelwright.files import write_for_user
+    from kernelwright.plots import curves_svg
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -46,9 +46,11 @@ def compare(common: Common, run_a: str, run_b: str, baseline: str | None, plot: 
     if plot is not None:
         if not all(side.curve for side in sides):
             raise UsageError("there is nothing to draw: a run has judged nothing yet", hint="leave --plot out")
-        lines = [Line(f"{name}: {side.recipe}", side.curve) for name, side in zip("AB", sides, strict=True)]
-        up = f"speedup over {found.baseline}, geometric mean"
-        write_for_user(plot, curves_svg(lines, across="evaluations of each problem", up=up))
+        lines = {
+            f"{name}: {side.recipe}": list(enumerate(side.curve, 1)) for name, side in zip("AB", sides, strict=True)
+        }
+        across, up = "evaluations of each problem", f"speedup over {found.baseline}, geometric mean"
+        write_for_user(plot, curves_svg(lines, across=across, up=up, log2=True, steps=True, unit="x", mark=1.0) + "\n")
     warnings = [f"[yellow]warning: {escape(warning)}[/yellow]" for warning in found.warnings]
     differing = "; ".join(f"{name} {a or '-'} | {b or '-'}" for name, (a, b) in found.differing.items())
     common.show(

@@ -19,12 +19,12 @@ def show(common: Common) -> None:
     """Every setting with its value and its origin: flag, environment variable, file or default."""
     from rich.markup import escape
 
-    from kernelwright.config import Settings
+    from kernelwright.config import NAMES
 
     described = common.settings().describe()
     made = table("setting", "value", "origin", "meaning")
     for name, entry in described.items():
-        meaning = Settings.model_fields[name].description or ""
+        meaning = NAMES[name].description
         made.add_row(name, escape(_text(entry.value)), escape(entry.origin), meaning)
     common.show({name: {"value": entry.value, "origin": entry.origin} for name, entry in described.items()}, made)
 

@@ -129,7 +129,12 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--samples", type=click.IntRange(min=1), help="Candidates that a model writes side by side in a round.")
+@click.option(
+    "--samples",
+    "recipe_samples",
+    type=click.IntRange(min=1),
+    help="Candidates that a model writes side by side in a round.",
+)
 @budget_options
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @own_kernels_option
@@ -165,12 +170,12 @@ def optimize(
     settings, sizes = common.sized_settings(**flags)
     settings = with_recipe(settings)
     if not (problems or suite or level is not None or everything):
-        problems = recorded_problems(settings.coder)
+        problems = recorded_problems(settings.coder.model)
     chosen = choose_problems(problems, suite, level, everything, settings, variant, sizes, fit)
-    for spec in (settings.coder, *settings.models):
+    for spec in (settings.coder.model, *settings.models):
         coder_from_spec(spec, settings.backend)
-    judge_from_spec(settings.judge)
-    verifier_from_spec(settings.verifier)
+    judge_from_spec(settings.judge.model)
+    verifier_from_spec(settings.verifier.model)
     run_config(settings, [problem.id for problem in chosen.problems])  # raises for a search that cannot be had
     if dry_run:
         return _show_plan(common, chosen, settings)
@@ -229,9 +234,9 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         "variants": {problem.id: _timed(problem, settings) for problem in problems if problem.variant},
         "lint": {problem: list(lint_rules(found)) for problem, found in lints.items()},
         "broken": [{"problem": row.problem, "reason": row.reason} for row in chosen.faults],
-        "coder": settings.coder,
-        "judge": settings.judge,
-        "verifier": settings.verifier,
+        "coder": settings.coder.model,
+        "judge": settings.judge.model,
+        "verifier": settings.verifier.model,
         "backend": settings.backend,
         "languages": languages,
         "rounds": settings.rounds,
@@ -254,7 +259,8 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
         f"at most {most} candidates, {_cost(expected)}",
         *map(_asked_of, expected.roles),
         f"about {expected.device_minutes:.0f} minutes of the referee",
-        f"coder {settings.coder}, judge {settings.judge}, {language_line(languages)}, sandbox {settings.sandbox}",
+        f"coder {settings.coder.model}, judge {settings.judge.model}, {language_line(languages)}",
+        f"sandbox {settings.sandbox}",
         f"timed against {', '.join(settings.baselines)}; kept in {settings.store}",
         "nothing was done",
     ]

@@ -44,15 +44,14 @@ def show(common: Common, recipe: str) -> None:
     from rich.markup import escape
 
     from kernelwright.campaign import load_recipe
-    from kernelwright.config import Settings
+    from kernelwright.campaign.recipe import settings_of
+    from kernelwright.config import NAMES
 
     found = load_recipe(recipe)
-    defaults = Settings()
     made = table("setting", "value", "default", "meaning")
-    for name, value in found.settings.items():
-        field = Settings.model_fields.get(name)
-        default = getattr(defaults, name, "")
-        made.add_row(name, escape(str(value)), escape(str(default)), (field.description if field else "") or "unknown")
+    for name, value in settings_of(found).items():
+        setting = NAMES[name]
+        made.add_row(name, escape(str(value)), escape(str(setting.default)), setting.description)
     lines = [f"{found.name}: {found.summary}", *([f"after {found.source}"] if found.source else [])]
     if found.judge_is_coder:
         lines.append("the coder's model is the judge as well, unless --judge names another one")

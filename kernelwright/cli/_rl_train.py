@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXIT_UNFINISHED = 4
 # What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged. What was
 # learned from them is measured as everything is, on inputs that no cache holds.
-QUICK = {"looks": (16,), "window_ms": 0.5, "pool_bytes": 64 * 2**20, "check_trials": 2}
+QUICK = {"looks": (16,), "window_ms": 0.5, "pool_bytes": 64 * 2**20, "check_trials": 2}  # of a Measurement
 SESSIONS = 24  # of the referee that are kept open: one for each problem of a usual training
 
 
@@ -187,7 +187,7 @@ def _scorers(
     if plan.task == "kernel":
         return opener(settings), None
     alone = _with_open(settings, baselines=("eager",))
-    return opener(_with_open(alone, **QUICK)), opener(alone)
+    return opener(_with_open(alone, measurement=QUICK)), opener(alone)
 
 
 def _with_open(settings: Settings, **values: Any) -> Settings:

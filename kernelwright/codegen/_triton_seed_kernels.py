@@ -21,7 +21,6 @@ Number = int | float
 
 _WIDTH = 104  # of a line, without the indentation of a method
 _HEURISTICS = ("pointwise", "reduction", "persistent_reduction")
-_GRIDS = {("xnumel",), ("xnumel", "ynumel")}
 _NUMEL = re.compile(r"[xy]numel|r0_numel")
 _BLOCK = re.compile(r"XBLOCK|YBLOCK|R0_BLOCK")
 _POINTER = re.compile(r"(in|out|in_out)_ptr\d+")

@@ -1,5 +1,7 @@
 """Configuration: one frozen :class:`Settings` object, built once and passed on.
 
+Names of settings are those of :mod:`kernelwright.config.names`.
+
 Precedence, highest first: a flag of the command line (``--set NAME=VALUE`` included), a ``KERNELWRIGHT_NAME``
 variable, the TOML file (``--config FILE``, else ``kernelwright.toml`` in the working directory), the default. This is
 the only module that reads the environment.
@@ -8,13 +10,14 @@ the only module that reads the environment.
 from __future__ import annotations
 
 import difflib
-import itertools
+import functools
+import operator
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -23,41 +26,40 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
-    ValidationInfo,
     field_validator,
 )
 
 from kernelwright.config.environment import ENV_PREFIX
+from kernelwright.config.measurement import Measurement
+from kernelwright.config.names import SettingNames
+from kernelwright.config.tables import Endpoint, Recipe, Role
 from kernelwright.config.values import (
     Bytes,
     Count,
     FilePath,
     Names,
     Positive,
-    Ratio,
-    WebAddress,
     Word,
-    number,
     number_or_auto,
     optional,
-    parameters_of,
     split_at_commas,
 )
 from kernelwright.errors import UsageError
-from kernelwright.records import Backend, KnobValue, Problem
+from kernelwright.records import Backend, Problem
 from kernelwright.records.problems import OwnKernels
 
-__all__ = ["CAPTURED", "CONFIG_FILE_NAME", "SettingValue", "Settings"]
+__all__ = ["CAPTURED", "CONFIG_FILE_NAME", "NAMES", "SettingValue", "Settings"]
 
 CONFIG_FILE_NAME = "kernelwright.toml"
 # Variables of others that are read where our own is not set.
 ALIASES = {
-    "openai_base_url": "OPENAI_BASE_URL",
-    "anthropic_base_url": "ANTHROPIC_BASE_URL",
+    "openai.base_url": "OPENAI_BASE_URL",
+    "anthropic.base_url": "ANTHROPIC_BASE_URL",
     "suite_dirs": "KERNELWRIGHT_SUITES",
 }
 
-KEYS_GO_TO = frozenset({"openai_base_url", "anthropic_base_url"})  # settings that say where keys are sent
+KEYS_GO_TO = frozenset({"openai.base_url", "anthropic.base_url"})  # settings that say where keys are sent
+PLACES = frozenset({"store", "cache_dir"})  # of this machine and user, whichever run is resumed
 
 _PATH_FIELDS = frozenset({"store", "cache_dir", "prices"})
 _PATH_TUPLES = frozenset({"suite_dirs"})
@@ -124,55 +126,10 @@ class Settings(BaseModel):
     max_device_seconds: Annotated[Positive | None, BeforeValidator(optional)] = Field(
         None, description="time that a run's candidates may take of the referee in seconds; none for no limit"
     )
-    samples: Count = Field(1, description="candidates that a model writes side by side in each round")
-    repairs: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
-        3, description="times that a model's failed kernel is repaired before it is given up"
-    )
-    branch_from: Literal["best", "latest", "own"] = Field(
-        "best", description="which kernel a model goes on from; own: each sample from its own line's latest"
-    )
-    history: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
-        16, description="measured moves that a prompt shows at most: the best ones and the latest; 0 for none"
-    )
-    moves_shown: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
-        0, description="moves measured on similar problems that a prompt shows at most; 0 for none"
-    )
-    insights_shown: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
-        0, description="findings of Judges, here and on similar problems, that a prompt shows at most; 0 for none"
-    )
-    scratchpad_every: Annotated[int, BeforeValidator(number), Field(ge=0)] = Field(
-        0, description="rounds after which what was learned on a problem is summed up for prompts; 0 for never"
-    )
-    exemplar: Literal["category", "pointwise", "none"] = Field(
-        "category", description="right kernel that a model is shown: of the problem's category, or always the same"
-    )
-    search_seed: Annotated[int, BeforeValidator(number)] = Field(
-        0, description="what the draws of an evolutionary search follow from, besides the verdicts"
-    )
-    stall_rounds: Annotated[Count | None, BeforeValidator(optional)] = Field(
-        None, description="rounds of a model without a gain that end a problem; none for no such end"
-    )
-    speed_of_light: Annotated[Positive | None, BeforeValidator(optional)] = Field(
-        0.95, description="share of the roofline's speed at which a model's problem ends; none for no such end"
-    )
     parallel_problems: Annotated[Literal["auto"] | Count, BeforeValidator(number_or_auto)] = Field(
         "auto", description="problems worked on side by side; auto: 1, or 8 with a model that others run"
     )
-    llm_concurrency: Count = Field(8, description="requests to one provider at once")
-    llm_tries: Count = Field(6, description="times that a request is sent at most, where sending it again may help")
     max_output_tokens: Count = Field(16000, description="longest reply of a model in tokens, its reasoning included")
-    coder_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
-        default_factory=dict, description="given to the coder's model, for example temperature=0.7,seed=3"
-    )
-    judge_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
-        default_factory=dict, description="given to the judge's model, for example effort=high"
-    )
-    verifier_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
-        default_factory=dict, description="given to the verifier's model"
-    )
-    tester_parameters: Annotated[dict[str, KnobValue], BeforeValidator(parameters_of)] = Field(
-        default_factory=dict, description="given to the tester's model"
-    )
     replies: Literal["reuse", "fresh"] = Field(
         "reuse", description="reuse: replies to equal questions are taken from the store; fresh: of this run only"
     )
@@ -185,21 +142,26 @@ class Settings(BaseModel):
             description="how long a run waits for replies in a mailbox before it pauses; none for as long as needed",
         )
     )
-    coder: Word = Field("offline", description="who writes kernels")
+    coder: Role = Field(Role(model="offline"), description="who writes kernels")
     models: Annotated[tuple[Word, ...], BeforeValidator(split_at_commas)] = Field(
         (), description="further models that write kernels; a search draws among them and the coder's"
     )
-    judge: Word = Field("offline", description="who gives advice")
-    tester: Word = Field("offline", description="who proposes inputs for a problem's archive besides the search")
-    verifier: Word = Field("none", description="who predicts failures before a candidate is judged; none: nobody")
-    openai_base_url: WebAddress = Field(
-        "https://api.openai.com/v1", description="where openai:MODEL is asked; any server of chat completions"
+    judge: Role = Field(Role(model="offline"), description="who gives advice")
+    tester: Role = Field(
+        Role(model="offline"), description="who proposes inputs for a problem's archive besides the search"
     )
-    anthropic_base_url: WebAddress = Field(
-        "https://api.anthropic.com", description="where anthropic:MODEL is asked; any server of messages"
+    verifier: Role = Field(
+        Role(model="none"), description="who predicts failures before a candidate is judged; none: nobody"
     )
-    llm_timeout_s: Positive = Field(600.0, description="limit for one reply of a language model in seconds")
-    recipe: Word = Field("default", description="search recipe")
+    openai: Endpoint = Field(
+        Endpoint(base_url="https://api.openai.com/v1"),
+        description="where openai:MODEL is asked; any server of chat completions",
+    )
+    anthropic: Endpoint = Field(
+        Endpoint(base_url="https://api.anthropic.com"),
+        description="where anthropic:MODEL is asked; any server of messages",
+    )
+    recipe: Recipe = Field(Recipe(), description="search recipe")
     suite_dirs: Annotated[tuple[Path, ...], BeforeValidator(split_at_commas)] = Field(
         (), description="folders of more suites"
     )
@@ -207,29 +169,9 @@ class Settings(BaseModel):
     call_timeout_s: Positive = Field(20.0, description="limit for one call of a candidate in seconds")
     build_timeout_s: Positive = Field(60.0, description="limit for building one candidate in seconds")
     capture_timeout_s: Positive = Field(120.0, description="limit for capturing a reference in seconds")
-    looks: Annotated[tuple[Count, ...], BeforeValidator(split_at_commas)] = Field(
-        (12, 24, 48, 96), description="numbers of window pairs after which the search interval is read"
+    measurement: Measurement = Field(
+        Measurement(), description="how kernels are checked and timed: standard, or quick for rough times in a search"
     )
-    target_half_width: Ratio = Field(0.02, description="half-width of an interval that ends timing, as a log-ratio")
-    noise_bound: Ratio = Field(
-        0.014, description="what a confirmation's lower bound must clear to be called faster, ratio minus one"
-    )
-    search_noise_bound: Ratio = Field(
-        0.03, description="the same for the search, whose one process pair cannot see what differs between processes"
-    )
-    race_noise_bound: Ratio = Field(
-        0.01, description="what a candidate's lower bound must clear to be faster than another one, ratio minus one"
-    )
-    race_pairs: Count = Field(96, description="window pairs after which two candidates that are close count as equal")
-    window_ms: Positive = Field(5.0, description="least length of a timing window in milliseconds")
-    pool_bytes: Bytes = Field(256 * 2**20, description="shared memory for input slots")
-    confirm_pairs: Annotated[int, BeforeValidator(number), Field(ge=4, le=20)] = Field(
-        4, description="process pairs of a confirmation"
-    )
-    confirm_max_pairs: Annotated[int, BeforeValidator(number), Field(ge=4, le=20)] = Field(
-        20, description="most process pairs of a confirmation"
-    )
-    check_trials: Count = Field(11, description="fresh-data trials of a correctness check")
     race_check: Literal["auto", "always", "never"] = Field(
         "auto", description="whether C++ kernels with OpenMP are searched for data races; always: each time anew"
     )
@@ -244,26 +186,16 @@ class Settings(BaseModel):
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    def __init__(self, **values: Any) -> None:
+        given = NAMES.flat(values, "the arguments")
+        super().__init__(**NAMES.nested(given))
+        self._origins.update(dict.fromkeys(given, "flag"))
+
     @field_validator("baselines")
     @classmethod
     def _baselines_are_named_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value or len(set(value)) != len(value):
             raise ValueError("name at least one baseline, each once")
-        return value
-
-    @field_validator("looks")
-    @classmethod
-    def _looks_increase(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or any(later <= earlier for earlier, later in itertools.pairwise(value)):
-            raise ValueError("the numbers must increase, for example 12,24,48,96")
-        return value
-
-    @field_validator("confirm_max_pairs")
-    @classmethod
-    def _bounds_in_order(cls, value: int, info: ValidationInfo) -> int:
-        least = info.data.get("confirm_pairs", 4)
-        if value < least:
-            raise ValueError(f"must be at least confirm_pairs, which is {least}")
         return value
 
     @classmethod
@@ -304,10 +236,25 @@ class Settings(BaseModel):
 
     def with_values(self, origin: str = "flag", **changes: Any) -> Settings:
         """A copy with some values changed and validated again; raises UsageError like :meth:`load`."""
-        _refuse_unknown(changes, origin)
-        given = {name: _Given(getattr(self, name), self.origin(name), Path.cwd()) for name in type(self).model_fields}
-        given |= {name: _Given(value, origin, Path.cwd()) for name, value in changes.items()}
+        given = {name: _Given(self.value(name), self.origin(name), Path.cwd()) for name in NAMES}
+        given |= {name: _Given(value, origin, Path.cwd()) for name, value in NAMES.flat(changes, origin).items()}
         return _build(given, _home(os.environ))
+
+    def as_recorded(self, origin: str, recorded: Mapping[str, Any]) -> Settings:
+        """A copy with the settings of a run's record, but with the places (store and cache) that this one has.
+
+        Args:
+            recorded: :meth:`model_dump` of the run's settings, of this version or an earlier one.
+
+        Raises:
+            UsageError: a recorded value is not valid today.
+        """
+        known = NAMES.recorded(recorded)
+        method = {
+            name: known[f"measurement.{name}"] for name in Measurement.model_fields if f"measurement.{name}" in known
+        }
+        kept = {name: value for name, value in known.items() if name in NAMES and name not in PLACES}
+        return self.with_values(origin, measurement={**self.measurement.model_dump(), **method}, **kept)
 
     def own_kernels_for(self, problem: Problem) -> OwnKernels:
         """How much of the work a candidate's own kernels have to do on a problem."""
@@ -321,12 +268,22 @@ class Settings(BaseModel):
 
     def origin(self, name: str) -> str:
         """Where the value of ``name`` came from."""
-        return self._origins.get(name, "flag" if name in self.model_fields_set else "default")
+        return self._origins.get(NAMES.known(name, "a question for its origin"), "default")
+
+    def value(self, name: str) -> Any:
+        """The value of a setting by its name, such as ``recipe.samples``."""
+        return functools.reduce(getattr, NAMES[NAMES.known(name, "a question for its value")].path, self)
 
     def describe(self) -> dict[str, SettingValue]:
         """Every setting by name, in declaration order: its value as JSON can hold it, and its origin."""
         values = self.model_dump(mode="json")
-        return {name: SettingValue(values[name], self.origin(name)) for name in type(self).model_fields}
+        if (name := self.measurement.name) != "custom":
+            values["measurement"] = name
+        found = {name: functools.reduce(operator.getitem, NAMES[name].path, values) for name in NAMES}
+        return {name: SettingValue(value, self.origin(name)) for name, value in found.items()}
+
+
+NAMES = SettingNames(Settings)
 
 
 class _Given(NamedTuple):
@@ -349,31 +306,33 @@ def _from_file(config_file: Path | None, cwd: Path) -> dict[str, _Given]:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no valid TOML: {error}", hint="mend the file", file=str(path)) from error
-    _refuse_unknown(table, f"file {path}")
-    if config_file is None and (places := sorted(KEYS_GO_TO & set(table))):
+    found = NAMES.flat(table, f"file {path}")
+    if config_file is None and (places := sorted(KEYS_GO_TO & set(found))):
         raise UsageError(
             f"{places[0]} is not taken from {path}, which merely lies in the working folder: keys are sent there",
-            hint=f"set {ENV_PREFIX}{places[0].upper()}, or name the file with --config",
+            hint=f"set {_variable(places[0])}, or name the file with --config",
             key=places[0],
             file=str(path),
         )
-    return {name: _Given(value, f"file {path}", path.parent) for name, value in table.items()}
+    return {name: _Given(value, f"file {path}", path.parent) for name, value in found.items()}
+
+
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.upper().replace(".", "_")
 
 
 def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
-    for name in Settings.model_fields:
-        variables = [ENV_PREFIX + name.upper(), *([ALIASES[name]] if name in ALIASES else [])]
+    for name in NAMES:
+        variables = [_variable(name), *([ALIASES[name]] if name in ALIASES else [])]
         if variable := next((variable for variable in variables if env.get(variable)), None):
             found[name] = _Given(env[variable], f"env {variable}", cwd)
     return found
 
 
 def _from_flags(flags: Mapping[str, Any], cwd: Path) -> dict[str, _Given]:
-    _refuse_unknown(flags, "flag")
-    return {
-        name: _Given(value, "flag", cwd) for name, value in flags.items() if value is not None and value not in ((), [])
-    }
+    given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
+    return {name: _Given(value, "flag", cwd) for name, value in NAMES.flat(given, "flag").items()}
 
 
 def _from_overrides(overrides: Sequence[str], cwd: Path) -> dict[str, _Given]:
@@ -383,17 +342,8 @@ def _from_overrides(overrides: Sequence[str], cwd: Path) -> dict[str, _Given]:
         name = name.strip().replace("-", "_")
         if not equals or not name:
             raise UsageError(f"--set wants NAME=VALUE, not {text!r}", hint="for example --set threads=2")
-        _refuse_unknown([name], "flag --set")
-        found[name] = _Given(value.strip(), "flag --set", cwd)
+        found[NAMES.known(name, "flag --set")] = _Given(value.strip(), "flag --set", cwd)
     return found
-
-
-def _refuse_unknown(names: Iterable[str], origin: str) -> None:
-    for name in names:
-        if name not in Settings.model_fields:
-            near = difflib.get_close_matches(name, Settings.model_fields, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "'kernelwright config show' lists the settings"
-            raise UsageError(f"unknown setting {name!r} in {origin}", hint=hint, key=name, origin=origin, near=near)
 
 
 def _build(given: Mapping[str, _Given], home: Path) -> Settings:
@@ -402,9 +352,7 @@ def _build(given: Mapping[str, _Given], home: Path) -> Settings:
         settings = Settings(**values)
     except ValidationError as error:
         raise _usage_error(error, given) from error
-    settings._origins.update(
-        {name: given[name].origin if name in given else "default" for name in Settings.model_fields}
-    )
+    settings._origins.update({name: given[name].origin if name in given else "default" for name in NAMES})
     return settings
 
 
@@ -428,15 +376,14 @@ def _absolute(path: str | Path, base: Path, home: Path) -> Path:
 
 def _usage_error(error: ValidationError, given: Mapping[str, _Given]) -> UsageError:
     first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else "settings"
+    name = NAMES.of_place(first["loc"])
     item = given.get(name)
     origin = item.origin if item else "default"
     message = first["msg"].removeprefix("Value error, ")
     value = re.sub(r"//.*@", "//***@", first["input"]) if isinstance(first["input"], str) else first["input"]
     near: list[str] = []
-    choices = [str(choice) for choice in get_args(Settings.model_fields[name].annotation)] if item else []
-    if first["type"] == "literal_error":
-        near = difflib.get_close_matches(str(value), choices, n=1)
+    if first["type"] == "literal_error" and item:
+        near = difflib.get_close_matches(str(value), NAMES[name].choices, n=1)
     return UsageError(
         f"bad value {value!r} for setting {name!r} in {origin}: {message}",
         hint=f"did you mean {near[0]}?" if near else f"change {name} there",

@@ -91,6 +91,7 @@ def _web_address(value: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(number), Field(ge=1)]
+Many = Annotated[int, BeforeValidator(number), Field(ge=0)]
 Positive = Annotated[float, BeforeValidator(number), Field(gt=0, allow_inf_nan=False)]
 Ratio = Annotated[float, BeforeValidator(number), Field(gt=0, lt=1)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]

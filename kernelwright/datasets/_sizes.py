@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
-from kernelwright.config import Settings
+from kernelwright.config import NAMES
 from kernelwright.datasets._contract import parse_problem
 from kernelwright.datasets._places import places_of
 from kernelwright.errors import UsageError
@@ -67,11 +67,11 @@ def with_sizes(problems: Sequence[Problem], sizes: Mapping[str, KnobValue]) -> l
         if not any(name in names for names in known):
             named = [item for found in places[:1] for item in found.constants.items()]
             constants = sorted(name for name, nodes in named if "." not in name or any(map(_is_number, nodes)))
-            near = difflib.get_close_matches(name, [*Settings.model_fields, *constants], n=2)
-            hint = (
-                f"constants of {problems[0].id}: {', '.join(constants)}" if constants else "name a problem that has it"
-            )
-            hint = f"did you mean {' or '.join(near)}?" if near else hint
+            hint = NAMES.hint(name)
+            if near := difflib.get_close_matches(name, constants, n=2):
+                hint = f"did you mean {' or '.join(near)}?"
+            elif not hint:
+                hint = f"constants of {problems[0].id}: {', '.join(constants)}" if constants else "name a problem"
             raise UsageError(f"{name} is no setting, and no constant of these problems", hint=hint, name=name)
     return [
         resized(problem, {name: value for name, value in sizes.items() if name in names})

@@ -9,7 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelwright.evaluator.figures.metrics import Result, fast_p, geometric_mean, pass_at_k, sol_score
+    from kernelwright.evaluator.figures.metrics import (
+        Result,
+        bootstrap_interval,
+        fast_p,
+        geometric_mean,
+        pass_at_k,
+        sol_score,
+    )
     from kernelwright.evaluator.host.device import Device, find_device, read_state
     from kernelwright.evaluator.host.environment import environment
     from kernelwright.evaluator.host.host import device_of
@@ -30,6 +37,7 @@ __all__ = [
     "Result",
     "Search",
     "Session",
+    "bootstrap_interval",
     "device_facts",
     "device_of",
     "environment",
@@ -53,6 +61,7 @@ _HOMES = {
     "ProblemSession": "verdict.session",
     "Referee": "verdict.referee",
     "Result": "figures.metrics",
+    "bootstrap_interval": "figures.metrics",
     "device_facts": "profile.facts",
     "device_of": "host.host",
     "environment": "host.environment",

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kernelwright import inline
+from kernelwright.evaluator import bootstrap_interval
 from kernelwright.records import Candidate, DeviceClass, Interval, Problem, Profile
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ LEAST_KERNELS = 40
 LEAST_PROBLEMS = 5
 _LEAST_OF_A_PROBLEM = 4  # kernels whose order says something
 _FOLDS = 5
-_RESAMPLES = 1000
 _STATIC = "static:"
 _CODE_METRICS = ("code_bytes", "vector_bits", "stack_accesses", "kernel_calls")  # no time is in any of them
 _DEVICE_CLASSES: Mapping[str, DeviceClass] = {"cpp": "cpu"}
@@ -181,7 +181,8 @@ def _ranks(values: Sequence[float]) -> FloatArray:
 
 def _held_out(examples: Sequence[Example], known: Known) -> Interval | None:
     """The rank correlation within problems that a model was not grown on, with its interval over problems."""
-    import numpy as np
+    from statistics import mean
+
     from sklearn.model_selection import GroupKFold
 
     groups = [example.problem for example in examples]
@@ -192,10 +193,9 @@ def _held_out(examples: Sequence[Example], known: Known) -> Interval | None:
             rows = [examples[i] for i in test if groups[i] == name]
             truth = [row.log_speedup for row in rows]
             found[name] = rank_correlation(model.predict([row.features for row in rows]), truth)
-    values = np.array([found[name] for name in sorted(found)])
-    drawn = np.random.default_rng(0).choice(values, size=(_RESAMPLES, values.size)).mean(axis=1)
-    low, high = (float(np.quantile(drawn, share)) for share in (0.025, 0.975))
-    return Interval(median=float(values.mean()), low=low, high=high)
+    values = [found[name] for name in sorted(found)]
+    low, high = bootstrap_interval(values)
+    return Interval(median=mean(values), low=low, high=high)
 
 
 def _targets(examples: Sequence[Example]) -> list[float]:

@@ -83,11 +83,6 @@ def only_builds() -> bool:
     return _only_builds
 
 
-def product_provider() -> ProductProvider | None:
-    """The provider in force, or None."""
-    return _provider
-
-
 def build(request: BuildRequest) -> str:
     """Path of the library for ``request``: from the provider where one is set, else built here.
 

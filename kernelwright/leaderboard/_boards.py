@@ -6,18 +6,16 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernelwright.errors import UsageError
-from kernelwright.evaluator import sol_score
+from kernelwright.evaluator import bootstrap_interval, sol_score
 from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.store import Store
 
 _DTYPE = re.compile(r"\b(float64|float32|bfloat16|float16|int64|int32|int16|int8|uint8|bool)\[")
-_RESAMPLES = 1000
 SORTS = ("mean", "fast_0", "fast_1", "fast_1.5", "fast_2", "sol", "correct", "coverage", "own", "cost", "entrant")
 THRESHOLDS = (0.0, 1.0, 1.5, 2.0)
 
@@ -265,19 +263,8 @@ def _log(speedup: float) -> float:
 
 def _mean(logs: np.ndarray) -> tuple[float, float, float]:
     """The geometric mean of speedups given by their logarithms, with a 95% bootstrap interval over problems."""
-    mean = float(np.mean(logs))
-    if len(logs) < 2:
-        return math.exp(mean), math.exp(mean), math.exp(mean)
-    low, high = np.quantile(_resamples(len(logs)) @ logs, (0.025, 0.975))
-    return math.exp(mean), math.exp(float(low)), math.exp(float(high))
-
-
-@lru_cache(maxsize=8)
-def _resamples(count: int) -> np.ndarray:
-    """Bootstrap samples as shares of each of ``count`` problems: (resamples, count)."""
-    rng = np.random.default_rng(0)
-    shares: np.ndarray = rng.multinomial(count, [1 / count] * count, _RESAMPLES) / count
-    return shares
+    low, high = bootstrap_interval(logs)
+    return math.exp(float(np.mean(logs))), math.exp(low), math.exp(high)
 
 
 def _sol(row: Mapping[str, Any]) -> float | None:

@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from kernelwright.errors import UsageError
 from kernelwright.leaderboard._cells import path_of
-from kernelwright.leaderboard._svg import Ceiling, Node, by_role, histogram, lineage, roofline
+from kernelwright.plots import Ceiling, Node, Series, histogram, lineage, roofline
 from kernelwright.records import Candidate, Profile, Verdict
 from kernelwright.store import Note, Store, StoredEvaluation
 
@@ -120,7 +122,7 @@ def roofline_of(verdict: Verdict) -> Any:
         gflop_s=found["gflops"] * latency / found["time_compute_ms"],
         gb_s=found["gbytes_per_s"] * latency / found["time_memory_ms"],
     )
-    return roofline(found["arithmetic_intensity"], found["gflops"], ceiling, "Roofline")
+    return Markup(roofline(found["arithmetic_intensity"], found["gflops"], ceiling, "Roofline"))
 
 
 def bandwidth_of(verdict: Verdict) -> tuple[float, float] | None:
@@ -144,7 +146,9 @@ def timing_plot(shown: StoredEvaluation) -> Any:
     samples: dict[str, list[float]] = defaultdict(list)
     for sample in shown.evaluation.samples:
         samples[sample.role].append(sample.latency_ms)
-    return histogram(by_role(samples), "latency in ms, mean of a window of calls", "Timing samples", log=True)
+    ordered = sorted(samples, key=lambda role: (role != "candidate", role))
+    series = [Series(role, samples[role]) for role in ordered]
+    return Markup(histogram(series, "latency in ms, mean of a window of calls", "Timing samples", log=True))
 
 
 def family(store: Store, candidate: Candidate) -> tuple[Any, list[Candidate]]:
@@ -177,7 +181,7 @@ def family(store: Store, candidate: Candidate) -> tuple[Any, list[Candidate]]:
             continue  # an ancestor that was never judged here
         if len(ancestors) == 12:
             break
-    return (lineage(rows, drawn, "Lineage") if len(told) > 1 else ""), ancestors
+    return Markup(lineage(rows, drawn, "Lineage") if len(told) > 1 else ""), ancestors
 
 
 def _told(store: Store, shas: Sequence[str], problem: str) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import HTTPException, Query, Request
+from markupsafe import Markup
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from kernelwright.datasets import LintFinding, LintRecords
@@ -18,8 +19,8 @@ from kernelwright.leaderboard._boards import choose_place, places_of
 from kernelwright.leaderboard._cells import path_of
 from kernelwright.leaderboard._pages import Pages, get
 from kernelwright.leaderboard._site import Site, given
-from kernelwright.leaderboard._svg import Series, histogram
 from kernelwright.leaderboard._tables import Form, as_file
+from kernelwright.plots import Series, histogram
 from kernelwright.records import Problem
 
 PAGE = 50
@@ -132,12 +133,14 @@ class ProblemPages(Pages):
                 "entrants": store.entrants(where.environment, where.baseline, backend=where.backend, problem=problem),
                 "fast_p": _fast_p(speedups, sum(counts.values())),
                 "progress": _progress(progress),
-                "distribution": histogram(
-                    [Series("kernels that stand", speedups)],
-                    f"speedup over {where.baseline}",
-                    f"Speedups of {len(speedups)} kernels",
-                    log=view == "log",
-                    mark=1.0,
+                "distribution": Markup(
+                    histogram(
+                        [Series("kernels that stand", speedups)],
+                        f"speedup over {where.baseline}",
+                        f"Speedups of {len(speedups)} kernels",
+                        log=view == "log",
+                        mark=1.0,
+                    )
                 ),
                 "baselines": _baselines(store.ranked(problem, *where, limit=1), choices, where, self._site, problem),
             }

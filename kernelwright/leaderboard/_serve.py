@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.leaderboard._access import Access
+from kernelwright.listening import address_of, is_loopback, listen
 from kernelwright.submissions import Spool, Tokens
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
 _CONCURRENT = 512
-_WAITING = 128  # connections that nobody has taken yet
 _KEEP_ALIVE_S = 20
 _FIRST_PAGES = ("/", "/problems", "/runs")
 
@@ -88,16 +86,6 @@ def access_of(options: ServeOptions) -> Access:
     return Access(hosts=frozenset(names), tokens=tokens, reading_needs_token=options.public)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda address: None) -> None:
     """Serve until a signal ends it.
 
@@ -132,19 +120,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
         ending=lambda: server is not None and server.should_exit,
         maker=makers,
     )
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    # The protocol is named, since asyncio turns Nagle's algorithm off for TCP alone: a page would wait 40 ms else.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((options.host, options.port))
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen on {options.host}:{options.port}: {error.strerror}", hint="choose another --port"
-            ) from None
-        listener.listen(_WAITING)  # whoever is told the address may ask at once
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        address = f"http://{host}:{listener.getsockname()[1]}/"
+    with listen(options.host, options.port) as listener:
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -161,7 +137,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
             if makers is None:
                 app.state.site.prepare()
             _make_first_pages(app, min(access.hosts))
-            started(address)
+            started(f"{address_of(options.host, listener)}/")
             server.run(sockets=[listener])
 
 

@@ -84,7 +84,7 @@ def rules(problem: Problem, settings: Settings) -> dict[str, Any]:
         "example": EXAMPLE_CPP,
         "correctness": {
             "rule": CHECK,
-            "distributions": settings.check_trials,
+            "distributions": settings.measurement.check_trials,
             "tolerance": problem.meta.tolerance,
             "allow_precision": settings.allow_precision,
         },

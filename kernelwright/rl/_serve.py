@@ -6,7 +6,6 @@ started them: it outlives all others.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import signal
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from kernelwright.campaign import open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import MissingToolError, UsageError
+from kernelwright.listening import address_of, is_loopback, listen
 from kernelwright.rl._local import LocalScorer
 from kernelwright.rl._service import Service, refusal
 from kernelwright.rl._wire import TOKEN_PATTERN
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8775
 _LOOK_S: Final = 0.5
 _CONCURRENT: Final = 512
-_WAITING: Final = 128  # connections that nobody has taken yet
 _MOST_TOKENS: Final = 64
 _HOLDER: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
@@ -94,7 +93,7 @@ def serve_rewards(
             f"{options.host} can be reached from other machines", hint="add --token-file FILE, or leave --host out"
         )
     service = Service(settings, problems=options.problems, capacity=options.queue)
-    with Store.open(settings.store) as store, _listening(options.host, options.port) as listener:
+    with Store.open(settings.store) as store, listen(options.host, options.port) as listener:
         scorer = LocalScorer(
             settings,
             store,
@@ -106,10 +105,9 @@ def serve_rewards(
         server = _web_server(service, tokens)
         web = threading.Thread(target=_run_web, args=(server, listener, settings.threads), name="web", daemon=True)
         ending = _Ending()
-        host = f"[{options.host}]" if ":" in options.host else options.host
         try:
             web.start()
-            started(f"http://{host}:{listener.getsockname()[1]}")
+            started(address_of(options.host, listener))
             with scorer:
                 ending.work(service, scorer)
         finally:
@@ -149,16 +147,6 @@ class _Ending:
             raise _Interrupted
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def read_tokens(path: Path) -> dict[str, str]:
     """Tokens by the names of their holders, of a file with ``NAME TOKEN`` a line, or a token alone.
 
@@ -180,21 +168,6 @@ def read_tokens(path: Path) -> dict[str, str]:
     if not 0 < len(tokens) <= _MOST_TOKENS:
         raise UsageError(f"the token file {path} holds {len(tokens) or 'no'} tokens", hint=advice)
     return tokens
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_WAITING)  # whoever is told the address may ask at once
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --port, or an address of its own"
-        ) from None
-    return listener
 
 
 def _web_server(service: Service, tokens: dict[str, str]) -> uvicorn.Server:

@@ -247,11 +247,12 @@ def smoothed_rewards(rows: Sequence[Mapping[str, Any]], problems: Sequence[str])
 
 def draw_curve(course: Course) -> None:
     """Plot a policy's mean reward over the verdicts that it was told."""
-    from kernelwright.rl._curve import curve_svg
+    from kernelwright.plots import curves_svg
 
     curve = smoothed_rewards(course.progress.rows, course.plan.problems)
     if len(curve) > 1:
-        write_whole(course.folder / CURVE, curve_svg({f"seed {course.plan.seed}": curve}))
+        lines = {f"seed {course.plan.seed}": curve}
+        write_whole(course.folder / CURVE, curves_svg(lines, across="verdicts", up="mean reward") + "\n")
 
 
 def _kept(path: Path, work: Callable[[], dict[str, KnobValue]]) -> dict[str, KnobValue]:

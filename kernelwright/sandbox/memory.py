@@ -14,7 +14,6 @@ import os
 from typing import Final
 
 F_ADD_SEALS: Final = 1033
-F_GET_SEALS: Final = 1034
 F_SEAL_SEAL: Final = 0x01
 F_SEAL_SHRINK: Final = 0x02
 F_SEAL_GROW: Final = 0x04
@@ -31,7 +30,7 @@ _closed: Final[collections.OrderedDict[int, None]] = collections.OrderedDict()
 
 
 class SharedMemory:
-    """One mapped memory file. ``view`` is its bytes: writable for the creator, read-only where it was attached.
+    """One mapped memory file, which only its creator can write once it is sealed.
 
     Attributes:
         fd: descriptor of the memory file, owned by this object.
@@ -39,11 +38,10 @@ class SharedMemory:
         view: (size,) bytes; numpy and torch take it without a copy (``frombuffer``).
     """
 
-    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+    def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
         self.size = size
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self._map: mmap.mmap | None = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=protection)
+        self._map: mmap.mmap | None = mmap.mmap(fd, size, flags=mmap.MAP_SHARED)
         self.view = memoryview(self._map)
 
     @classmethod
@@ -53,23 +51,12 @@ class SharedMemory:
         try:
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK)
-            made = cls(fd, size, writable=True)
+            made = cls(fd, size)
         except BaseException:
             os.close(fd)
             raise
         _open.add(os.fstat(fd).st_ino)
         return made
-
-    @classmethod
-    def attach_readonly(cls, fd: int, size: int) -> SharedMemory:
-        """Map a descriptor that a peer sent, read-only. The object owns ``fd`` from now on.
-
-        Raises:
-            ValueError: the file is smaller than ``size`` (reading past its end would be a fault).
-        """
-        if os.fstat(fd).st_size < size:
-            raise ValueError(f"shared memory holds {os.fstat(fd).st_size} bytes, not {size}")
-        return cls(fd, size, writable=False)
 
     def seal(self) -> None:
         """From now on only the mapping held here can write; size and seals are final. Do this before sending ``fd``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 from kernelwright import __version__
 from kernelwright.errors import StoreError, UsageError
@@ -257,16 +257,6 @@ class Evaluations(Calls):
             [run_id],
         )
         return {(row["problem"], row["sha256"]): Status(row["status"]) for row in rows}
-
-    def export_jsonl(self, stream: IO[str], *, run_id: str | None = None) -> int:
-        """Write every evaluation, whole, as one line of JSON; returns how many there were."""
-        count = 0
-        for row in self._connection.rows(
-            "SELECT id FROM evaluations WHERE :run_id IS NULL OR run_id = :run_id ORDER BY id", {"run_id": run_id}
-        ):
-            stream.write(dump_json(self.evaluation(row["id"])) + "\n")
-            count += 1
-        return count
 
     def _stored(self, row: dict[str, Any], *, whole: bool) -> StoredEvaluation:
         evidence: dict[str, Any] = {}

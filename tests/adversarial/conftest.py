@@ -61,13 +61,15 @@ def judges(make_cache):
             "cache_dir": str(make_cache()),
             "device": "none",
             "sandbox": SANDBOX,
-            "looks": (12,),
-            "window_ms": 1.0,
+            "measurement": {
+                "looks": (12,),
+                "window_ms": 1.0,
+                "confirm_pairs": 5,
+                "confirm_max_pairs": 5,
+            },
             "call_timeout_s": 3.0,
             "build_timeout_s": 150.0,  # torch's own headers, on a slow machine
             "memory_bytes": 3 << 29,
-            "confirm_pairs": 5,
-            "confirm_max_pairs": 5,
         },
         env={},
     )

@@ -104,8 +104,10 @@ def drive(cache_dir: str, names: Collection[str]) -> None:
     settings = Settings.load(
         flags={
             "cache_dir": cache_dir,
-            "looks": (8,),
-            "window_ms": 0.5,
+            "measurement": {
+                "looks": (8,),
+                "window_ms": 0.5,
+            },
             "call_timeout_s": 4.0,
             "memory_bytes": 768 << 20,
         },

@@ -14,7 +14,7 @@ class FakePrices:
     """A dollar for a thousand tokens, whatever they are."""
 
     def cost_usd(self, spec: str, usage: Usage) -> float | None:
-        return usage.total_tokens / 1000
+        return (usage.input_tokens + usage.output_tokens) / 1000
 
     def worst_usd(self, spec: str, input_tokens: int, output_tokens: int) -> float | None:
         return (input_tokens + output_tokens) / 1000
@@ -45,7 +45,7 @@ class FakeProvider:
             answer = Reply(text, "complete", Usage(100, 50), 0.1, "model")
         if answer.usage is not None:
             with self._lock:
-                self.tokens += answer.usage.total_tokens
+                self.tokens += answer.usage.input_tokens + answer.usage.output_tokens
         return answer
 
     def close(self) -> None:

@@ -30,14 +30,16 @@ def settings_for(server: ModelServer, **changes: Any) -> Settings:
     return Settings(
         openai_base_url=server.openai_base_url,
         anthropic_base_url=server.anthropic_base_url,
-        llm_timeout_s=30,
+        openai_timeout_s=30,
+        anthropic_timeout_s=30,
         **changes,
     )
 
 
 def provider(server: ModelServer, spec: str, timeout_s: float = 30.0) -> Provider:
     """A provider with a key; close it."""
-    return metered_provider(spec, settings_for(server).with_values(llm_timeout_s=timeout_s), KEYS)
+    settings = settings_for(server).with_values(openai_timeout_s=timeout_s, anthropic_timeout_s=timeout_s)
+    return metered_provider(spec, settings, KEYS)
 
 
 def fault_of(asked: Provider, question: Request | None = None) -> ModelFault:

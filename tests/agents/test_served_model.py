@@ -61,7 +61,7 @@ def _answers(address: str) -> bool:
 def asked(served):
     """A provider that asks the server; it needs no key."""
     address, model = served
-    settings = Settings(openai_base_url=f"{address}/v1", llm_timeout_s=60)
+    settings = Settings(openai_base_url=f"{address}/v1", openai_timeout_s=60)
     provider = metered_provider(f"openai:{model}", settings, {})
     yield provider
     provider.close()

@@ -61,6 +61,8 @@ def get_init_inputs():
 QUICK = """
 suite_dirs = ["tiny"]
 baselines = ["eager"]
+
+[measurement]
 looks = [12]
 window_ms = 0.5
 confirm_pairs = 5

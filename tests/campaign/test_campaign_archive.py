@@ -127,11 +127,17 @@ def test_a_models_proposals_are_searched_with_and_paid_for(settings, store, tmp_
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     a_right_kernel(store)
     with serve(lambda asked: Answer(json.dumps(REPLY))) as server:
-        priced = settings.with_values(tester="openai:gpt", openai_base_url=server.openai_base_url, max_tokens=200_000)
+        priced = settings.with_values(
+            tester="openai:gpt",
+            tester_parameters={"temperature": 0.4},
+            openai_base_url=server.openai_base_url,
+            max_tokens=200_000,
+        )
         bench = Bench(lambda generator: generator == RARE)
         made = make_archive(PROBLEM, settings=priced, store=store, open_referee=bench)
         assert len(server.asked) == 1
         assert server.asked[0].schema["title"] == "ProposedGenerators"
+        assert server.asked[0].body["temperature"] == 0.4
     assert RARE in made.generators
     assert {row.generator: row.author for row in store.archived(PROBLEM)}[RARE] == "openai"
     (run,) = store.runs()

@@ -28,12 +28,6 @@ def no_keys(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store.db") as opened:
-        yield opened
-
-
 def run(settings, store, problem=PROBLEM, **more):
     return Campaign(settings, store, open_referee=lambda _: FakeReferee(), **more).run([problem])
 
@@ -62,7 +56,7 @@ def measured(store, note=f"Tile the rows. {HOSTILE}", gain=1.3):
 def test_prompts_show_what_paid_on_similar_problems_quoted(tmp_path, store):
     measured(store)
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), moves_shown=2)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_moves_shown=2)
         result = run(settings, store)
     new, improve, *_ = prompts(store, result.run_id)
     for prompt in (new, improve):
@@ -74,10 +68,10 @@ def test_prompts_show_what_paid_on_similar_problems_quoted(tmp_path, store):
 def test_what_did_not_pay_is_not_shown_nor_is_anything_where_none_is_wanted(tmp_path, store):
     measured(store, gain=0.8)
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), moves_shown=2, rounds=1)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_moves_shown=2, rounds=1)
         assert "paid on similar" not in prompts(store, run(settings, store).run_id)[0]
         measured(store, note="another idea")
-        settings = settings.with_values(moves_shown=0)
+        settings = settings.with_values(recipe_moves_shown=0)
         assert "another idea" not in prompts(store, run(settings, store).run_id)[0]
 
 
@@ -117,7 +111,7 @@ def with_insights(found):
 
 def test_insights_are_kept_with_the_note_and_shown_the_most_severe_first(tmp_path, store):
     with serve(with_insights(FOUND)) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), insights_shown=8, rounds=2)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_insights_shown=8, rounds=2)
         result = run(settings, store)
     (first, _) = store.notes(run_id=result.run_id)
     assert [(one.type, one.tag, one.severity) for one in first.advice.insights] == [
@@ -174,7 +168,7 @@ def test_insights_of_similar_problems_are_shown_by_bound_or_by_subject(tmp_path,
     noted(store, far, "memory", insight("carry"))
     referee = FakeReferee(profiles=_Everything(Profile(rung="callgrind", bound="memory")))
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), insights_shown=8, rounds=2)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_insights_shown=8, rounds=2)
         result = Campaign(settings, store, open_referee=lambda _: referee).run([PROBLEM])
     new, improve = (
         re.findall(r"^(?:high|medium|low) pitfall.*", text, re.MULTILINE) for text in prompts(store, result.run_id)
@@ -199,7 +193,7 @@ class _Everything(dict):
 
 def test_notes_are_asked_for_every_so_many_rounds_and_stand_in_what_follows(tmp_path, store):
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), scratchpad_every=2, rounds=6)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_scratchpad_every=2, rounds=6)
         result = run(settings, store)
     assert [use.step for use in store.uses(result.run_id) if use.role == "scratchpad"] == [2, 4], "none after the last"
     assert [event.data["text"] for event in store.events(result.run_id, kind="scratchpad")] == [
@@ -221,7 +215,13 @@ def test_notes_are_asked_for_every_so_many_rounds_and_stand_in_what_follows(tmp_
 def test_the_coders_model_keeps_notes_where_the_judge_is_none(tmp_path, store):
     with serve(well_behaved) as server:
         settings = settings_of(
-            tmp_path, server, judge="offline", recipe="default", scratchpad_every=1, rounds=2, search_seed=1
+            tmp_path,
+            server,
+            judge="offline",
+            recipe="default",
+            rounds=2,
+            recipe_scratchpad_every=1,
+            recipe_search_seed=1,
         )
         run(settings, store)
     asked = [one.vendor for one in server.asked if "notes" in (one.schema or {}).get("properties", {})]
@@ -237,7 +237,7 @@ def test_long_notes_are_cut_and_unusable_ones_leave_the_earlier_ones(tmp_path, s
         return well_behaved(asked)
 
     with serve(script) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), scratchpad_every=1, rounds=3)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_scratchpad_every=1, rounds=3)
         result = run(settings, store)
     (event,) = store.events(result.run_id, kind="scratchpad")
     assert 1400 < len(event.data["text"]) <= 1500
@@ -249,7 +249,7 @@ def test_long_notes_are_cut_and_unusable_ones_leave_the_earlier_ones(tmp_path, s
 
 def test_a_resumed_run_pays_for_no_notes_again(tmp_path, store):
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), scratchpad_every=1, rounds=3)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_scratchpad_every=1, rounds=3)
 
         def tell(event):
             if event.kind == "note" and "noted after round 1" in event.data["text"]:
@@ -266,7 +266,7 @@ def test_a_resumed_run_pays_for_no_notes_again(tmp_path, store):
 
 def test_a_budget_covers_notes(tmp_path, store):
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), scratchpad_every=1, rounds=4)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_scratchpad_every=1, rounds=4)
         settings = settings.with_values(max_output_tokens=1000)
         whole = run(settings, store)
         spent = store.spending(whole.run_id).tokens
@@ -278,7 +278,7 @@ def test_a_budget_covers_notes(tmp_path, store):
 
 def test_a_recording_has_the_notes_and_is_replayed_without_a_key(tmp_path, store):
     with serve(well_behaved) as server:
-        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), scratchpad_every=2, rounds=3)
+        settings = settings_of(tmp_path, server, recipe=line_recipe(tmp_path), recipe_scratchpad_every=2, rounds=3)
         first = run(settings, store)
         text, _ = record_run(store, first.run_id)
     recording = tmp_path / "run.jsonl"
@@ -301,5 +301,5 @@ def test_a_recording_without_notes_is_replayed_too(tmp_path, store):
     recording = tmp_path / "run.jsonl"
     recording.write_text(text)
     spec = f"replay:{recording}"
-    result = run(settings.with_values(coder=spec, judge=spec, scratchpad_every=1), store)
+    result = run(settings.with_values(coder=spec, judge=spec, recipe_scratchpad_every=1), store)
     assert (result.status, result.rows[0].rounds) == ("finished", 3)

@@ -37,12 +37,6 @@ PRODUCT = REFERENCE.replace("x + 1", "x @ x.t()")
 MEMORY = Profile(rung="callgrind", bound="memory")
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store.db") as opened:
-        yield opened
-
-
 class Told:
     """A store that is told verdicts: kernels of the code generator by their schedules, others by their sources."""
 
@@ -391,7 +385,7 @@ def offline(tmp_path, store, name, source, operators, rounds, *, tell=lambda eve
     recipe = tmp_path / f"{operators.partition(' ')[0]}.toml"
     recipe.write_text(TRANSFER.format(operators=operators))
     places = {"store": tmp_path / "store.db", "cache_dir": tmp_path / "cache"}
-    made = Settings(rounds=rounds, recipe=str(recipe), speed_of_light=None, **places, **settings)
+    made = Settings(rounds=rounds, recipe=str(recipe), recipe_speed_of_light=None, **places, **settings)
     return Campaign(made, store, open_referee=lambda _: Referee(Speeds()), tell=tell).run([make_problem(name, source)])
 
 

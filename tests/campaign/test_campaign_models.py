@@ -46,12 +46,6 @@ def roles(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store.db") as opened:
-        yield opened
-
-
 def settings_of(tmp_path: Path, server=None, **more) -> Settings:
     prices = tmp_path / "prices.toml"
     prices.write_text(PRICES)
@@ -137,7 +131,7 @@ def test_every_fault_of_a_long_run_is_accounted_for(tmp_path, store):
     """Fifty problems; each fault several times, at both vendors; nothing waits for real."""
     script = Faulty(every=4)
     with serve(script) as server:
-        settings = settings_of(tmp_path, server, rounds=2, parallel_problems=16, llm_concurrency=16)
+        settings = settings_of(tmp_path, server, rounds=2, parallel_problems=16, openai_concurrency=16)
         run, _ = campaign(settings, store, wait=lambda watch, seconds: watch.reason())
         result = run.run(problems(50))
     assert result.status == "finished"
@@ -231,7 +225,7 @@ def test_the_referees_time_is_a_budget_too(tmp_path, store):
 
 def test_rounds_without_a_gain_end_a_problem(tmp_path, store):
     with serve(well_behaved) as server:
-        result = campaign(settings_of(tmp_path, server, rounds=9, stall_rounds=2), store)[0].run(problems(1))
+        result = campaign(settings_of(tmp_path, server, rounds=9, recipe_stall_rounds=2), store)[0].run(problems(1))
     assert (result.rows[0].rounds, result.rows[0].reason) == (3, "2 rounds without a gain")
 
 
@@ -296,7 +290,9 @@ def test_samples_are_written_side_by_side(tmp_path, store):
         return Answer(json.dumps(reply), tokens_of(asked))
 
     with serve(script) as server:
-        settings = settings_of(tmp_path, server, samples=3, rounds=2, parallel_problems=1, recipe=line_recipe(tmp_path))
+        settings = settings_of(
+            tmp_path, server, recipe_samples=3, rounds=2, parallel_problems=1, recipe=line_recipe(tmp_path)
+        )
         result = campaign(settings, store)[0].run(problems(1))
     assert result.status == "finished"
     places = {(use.step, use.role, use.sample) for use in store.uses(result.run_id)}
@@ -341,8 +337,8 @@ class Everything(dict):
     [
         pytest.param(1.02, {}, 1, id="reached"),
         pytest.param(1.2, {}, 3, id="not reached"),
-        pytest.param(1.2, {"speed_of_light": 0.8}, 1, id="reached where less is enough"),
-        pytest.param(1.02, {"speed_of_light": None}, 3, id="not asked for"),
+        pytest.param(1.2, {"recipe.speed_of_light": 0.8}, 1, id="reached where less is enough"),
+        pytest.param(1.02, {"recipe.speed_of_light": None}, 3, id="not asked for"),
     ],
 )
 def test_a_problem_ends_where_nothing_faster_is_possible(tmp_path, store, distance, more, rounds):

@@ -9,8 +9,8 @@ import pytest
 from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
 from kernelwright.campaign import Campaign, load_recipe, searches_of, with_recipe
-from kernelwright.campaign.recipe import recipe_names
-from kernelwright.config import Settings
+from kernelwright.campaign.recipe import recipe_names, settings_of
+from kernelwright.config import NAMES, Settings
 from kernelwright.errors import UsageError
 from kernelwright.store import Store
 
@@ -25,21 +25,22 @@ def test_every_recipe_sets_settings_and_says_what_it_does(tmp_path):
         recipe = load_recipe(name)
         assert recipe.summary
         made = with_recipe(settings(tmp_path, recipe=name))
-        said = settings(tmp_path, *(f"{setting}={value}" for setting, value in recipe.settings.items()))
-        assert all(getattr(made, setting) == getattr(said, setting) for setting in recipe.settings)
+        said = settings(tmp_path, *(f"{setting}={value}" for setting, value in settings_of(recipe).items()))
+        assert all(made.value(setting) == said.value(setting) for setting in settings_of(recipe))
 
 
 def test_the_default_recipe_leaves_alone_what_it_does_not_name(tmp_path):
     plain = settings(tmp_path)
-    named = load_recipe("default").settings
-    left = {name: value for name, value in with_recipe(plain).model_dump().items() if name not in named}
-    assert left == {name: value for name, value in plain.model_dump().items() if name not in named}
+    made, named = with_recipe(plain), settings_of(load_recipe("default"))
+    left = [name for name in NAMES if name not in named]
+    assert "threads" in left
+    assert [made.value(name) for name in left] == [plain.value(name) for name in left]
 
 
 def test_what_was_said_wins_over_a_recipe(tmp_path):
-    (tmp_path / "kernelwright.toml").write_text("history = 3\n")
-    made = with_recipe(settings(tmp_path, "branch_from=best", recipe="cudaforge", rounds=2))
-    assert (made.history, made.branch_from, made.rounds) == (3, "best", 2)
+    (tmp_path / "kernelwright.toml").write_text("[recipe]\nhistory = 3\n")
+    made = with_recipe(settings(tmp_path, "recipe.branch_from=best", recipe="cudaforge", rounds=2))
+    assert (made.recipe.history, made.recipe.branch_from, made.rounds) == (3, "best", 2)
     assert with_recipe(settings(tmp_path, recipe="cudaforge")).origin("rounds") == "recipe cudaforge"
 
 
@@ -52,14 +53,14 @@ def test_what_was_said_wins_over_a_recipe(tmp_path):
     ],
 )
 def test_one_model_plays_both_roles_of_cudaforge(tmp_path, given, judge):
-    assert with_recipe(settings(tmp_path, recipe="cudaforge", **given)).judge == judge
+    assert with_recipe(settings(tmp_path, recipe="cudaforge", **given)).judge.model == judge
 
 
 def test_a_recipe_of_ones_own_is_a_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('summary = "more at once"\n[settings]\nsamples = 4\n')
     made = with_recipe(settings(tmp_path, recipe=str(path)))
-    assert (made.samples, made.origin("samples")) == (4, "recipe mine")
+    assert (made.recipe.samples, made.origin("recipe.samples")) == (4, "recipe mine")
 
 
 def test_the_search_that_the_guide_shows_is_a_recipe(tmp_path):

@@ -12,7 +12,7 @@ from campaign_fakes import FakeReferee, FakeSession, default_signals, make_probl
 
 from kernelwright.campaign import Campaign, CampaignResult, rows_of
 from kernelwright.campaign.campaign import problems_of
-from kernelwright.config import Settings
+from kernelwright.config import Measurement, Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import InputGenerator, InputPattern, Problem, Stage, Status
@@ -309,10 +309,12 @@ def test_a_resume_keeps_the_reference_and_the_settings_of_the_run(settings, stor
         given.append(resumed)
         return Watching(SPEEDUPS)
 
-    today = settings.with_values(rounds=1, noise_bound=0.5, cache_dir=settings.cache_dir / "new")
+    today = settings.with_values(
+        rounds=1, measurement=Measurement(noise_bound=0.5), cache_dir=settings.cache_dir / "new"
+    )
     resumed = Campaign(today, store, open_referee=open_referee).resume(result.run_id, max_minutes=60)
     assert resumed.rows[0].rounds == 3
-    assert used[0][0].noise_bound == settings.noise_bound
+    assert used[0][0].measurement == settings.measurement
     assert used[0][0].cache_dir == today.cache_dir
     assert used[0][1] == PROBLEMS[0].source
 

@@ -116,11 +116,11 @@ def test_version(terminal):
 def test_config_show_names_each_origin(terminal, tmp_path):
     (tmp_path / "kernelwright.toml").write_text("rounds = 4\nthreads = 2\n")
     env = {"KERNELWRIGHT_THREADS": "3"}
-    data = json.loads(terminal("config", "show", "--set", "noise_bound=0.02", "--json", env=env).stdout)
+    data = json.loads(terminal("config", "show", "--set", "recipe.samples=2", "--json", env=env).stdout)
     assert data["rounds"] == {"value": 4, "origin": f"file {tmp_path / 'kernelwright.toml'}"}
     assert data["threads"] == {"value": 3, "origin": "env KERNELWRIGHT_THREADS"}
-    assert data["noise_bound"] == {"value": 0.02, "origin": "flag --set"}
-    assert data["check_trials"]["origin"] == "default"
+    assert data["recipe.samples"] == {"value": 2, "origin": "flag --set"}
+    assert data["measurement"]["origin"] == "default"
     assert "KERNELWRIGHT_THREADS" in terminal("config", "show", env=env).stdout
 
 

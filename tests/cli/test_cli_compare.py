@@ -7,8 +7,6 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from campaign_fakes import REFERENCE
 
-from kernelwright.cli._plot import Line, curves_svg
-
 
 @pytest.fixture
 def two_runs(terminal):
@@ -76,17 +74,3 @@ def test_the_plot_is_an_svg_with_a_line_for_each_run(two_runs):
 def test_what_cannot_be_compared_is_refused(two_runs, words, said):
     terminal, _ = two_runs
     assert said in terminal("compare", *words, code=2).stderr
-
-
-def test_names_in_a_plot_are_escaped_and_single_points_drawn():
-    text = curves_svg([Line("<script>", [1.0]), Line("b & c", [0.4, 30.0])], across="n", up="x")
-    root = ElementTree.fromstring(text)
-    assert {"<script>", "b & c"} <= {found.text for found in root.iter() if found.text}
-    numbers = [
-        float(part)
-        for path in root.findall("{*}path")
-        for part in path.get("d").replace("M", " ").replace("H", " ").replace("V", " ").split()
-    ]
-    assert all(0 <= number <= 640 for number in numbers)
-    with pytest.raises(ValueError, match="needs a value"):
-        curves_svg([Line("a", [])], across="n", up="x")

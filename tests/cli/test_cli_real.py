@@ -53,6 +53,8 @@ needs_tools = pytest.mark.skipif(
 QUICK = """
 rounds = 2
 baselines = ["eager"]
+
+[measurement]
 looks = [12]
 window_ms = 0.5
 confirm_pairs = 5
@@ -210,7 +212,8 @@ def test_a_live_module_becomes_a_drop_in(place):
         "model = torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(96)).eval()\n"
         "x = torch.randn(64, 96)\n"
         "settings = Settings.load(config_file=Path('kernelwright.toml'))\n"
-        "fast = kernelwright.optimize(model, (x,), settings=settings, rounds=1, noise_bound=0.014)\n"
+        "standard = settings.measurement.with_values(noise_bound=0.014)\n"
+        "fast = kernelwright.optimize(model, (x,), settings=settings, rounds=1, measurement=standard)\n"
         "with torch.no_grad():\n"
         "    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)\n"
         "    torch.testing.assert_close(fast(x[:3]), model(x[:3]), rtol=1e-4, atol=1e-4)\n"

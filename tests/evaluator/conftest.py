@@ -18,12 +18,14 @@ def referee(make_cache):
         flags={
             "cache_dir": str(make_cache()),
             "device": "none",
-            "looks": (8, 12),
-            "window_ms": 0.5,
+            "measurement": {
+                "looks": (8, 12),
+                "window_ms": 0.5,
+                "confirm_pairs": 5,
+                "confirm_max_pairs": 5,
+                "noise_bound": 0.3,  # tests run on busy machines, where a control strays far
+            },
             "call_timeout_s": 8.0,
-            "confirm_pairs": 5,
-            "confirm_max_pairs": 5,
-            "noise_bound": 0.3,  # tests run on busy machines, where a control strays far
             "memory_bytes": 1 << 30,
         },
         env={},
@@ -80,6 +82,6 @@ def judge_kernel(referee, one_architecture):
 def verdicts(referee, one_architecture):
     """Of the kernels in ``gpu_candidates``, by a referee that checks little: whether a kernel can be checked at all
     shows in its first trials."""
-    few_trials = referee.settings.with_values(check_trials=2)
+    few_trials = referee.settings.with_values(measurement=referee.settings.measurement.with_values(check_trials=2))
     with Referee(few_trials, referee.host.sandbox) as made, KernelJudge(made) as judge:
         yield Verdicts(judge)

@@ -30,8 +30,7 @@ def rehearsal(referee, make_cache):
     settings = referee.settings.with_values(
         device="rehearsal",
         compile_lanes=1,
-        looks=(3, 6),
-        noise_bound=0.3,
+        measurement=referee.settings.measurement.with_values(looks=(3, 6), noise_bound=0.3),
         cache_dir=str(make_cache(without={"products"})),
     )
     with Referee(settings) as made:

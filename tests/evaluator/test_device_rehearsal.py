@@ -50,7 +50,8 @@ STALE = LINEAR.replace(
 
 @pytest.fixture(scope="module")
 def rehearsal(referee):
-    settings = referee.settings.with_values(device="rehearsal", looks=(3, 6), noise_bound=0.3)
+    method = referee.settings.measurement.with_values(looks=(3, 6), noise_bound=0.3)
+    settings = referee.settings.with_values(device="rehearsal", measurement=method)
     with Referee(settings) as made:
         yield made
 

@@ -72,7 +72,8 @@ def evidence(**known) -> Evidence:
 @pytest.mark.matrix(one_in=1)  # no quicker test sees the fault "strict-own-kernels" of benchmarks/mutants.json
 @pytest.mark.parametrize(("own_kernels", "status"), [("some", Status.PASSED), ("strict", Status.INELIGIBLE)])
 def test_strict_own_kernels_rule_out_torch_for_the_problems_heavy_work(referee, own_kernels, status):
-    settings = referee.settings.with_values(own_kernels=own_kernels, check_trials=2)
+    method = referee.settings.measurement.with_values(check_trials=2)
+    settings = referee.settings.with_values(own_kernels=own_kernels, measurement=method)
     problem = make_problem(PRODUCT_PROBLEM, "product")
     with Referee(settings, referee.host.sandbox) as made, made.open(problem, baselines=("eager",)) as session:
         candidate = Candidate(problem_id=problem.id, source=WITH_TORCHS_PRODUCT, backend="cpp")

@@ -92,7 +92,8 @@ def referees(referee):
     """One referee for each mode, in one sandbox."""
     made = {}
     for mode in (*MODES, "auto"):
-        settings = referee.settings.with_values(own_kernels=mode, check_trials=2)
+        method = referee.settings.measurement.with_values(check_trials=2)
+        settings = referee.settings.with_values(own_kernels=mode, measurement=method)
         made[mode] = Referee(settings, referee.host.sandbox)
     with made["any"], made["some"], made["strict"], made["auto"]:
         yield made

@@ -203,7 +203,8 @@ def test_what_cannot_be_looked_at_is_said_and_not_refused(judge_softmax, kernel,
 @pytest.fixture
 def judge_with(referee):
     def judge(source: str, depth: Check | None = None, **settings):
-        changed = referee.settings.with_values(check_trials=2, **settings)
+        method = referee.settings.measurement.with_values(check_trials=2)
+        changed = referee.settings.with_values(measurement=method, **settings)
         with Referee(changed, referee.host.sandbox) as made:
             with made.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",)) as session:
                 candidate = Candidate(problem_id=session.problem.id, source=source, backend="cpp")

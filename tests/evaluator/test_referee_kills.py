@@ -33,7 +33,8 @@ pytestmark = pytest.mark.timeout(900)  # minutes, on a slow machine
 KILLS = int(os.environ.get("KERNELWRIGHT_KILLS", "18"))
 BUILDERS = frozenset({"sh", "g++", "cc1plus", "as", "ld", "bwrap"})
 OWNER_KILLS = max(KILLS // 10, 3)
-QUICK = {"looks": (4,), "window_ms": 0.2, "check_trials": 1, "sandbox": "auto", "memory_bytes": 1 << 30}
+METHOD = {"looks": (4,), "window_ms": 0.2, "check_trials": 1}
+QUICK = {"measurement": METHOD, "sandbox": "auto", "memory_bytes": 1 << 30}
 BY_OTHERS = "killed"  # what a contestant that somebody else killed is said to have been
 
 

@@ -202,7 +202,7 @@ def test_a_time_in_which_nobody_can_read_the_inputs_is_quarantined(referee, monk
     idle = (
         "class ModelNew(nn.Module):\n    y = torch.zeros(512, 512)\n    def forward(self, x):\n        return self.y\n"
     )
-    settings = referee.settings.with_values(looks=(24,))
+    settings = referee.settings.with_values(measurement=referee.settings.measurement.with_values(looks=(24,)))
     with Referee(settings) as own, own.open(wide, baselines=("eager",)) as session:
         evaluation = session.judge(Candidate(problem_id=wide.id, source=RIGHT, backend="cpp"))
         assert evaluation.verdict.passed, evaluation.verdict.reason

@@ -28,8 +28,10 @@ def referee(tmp_path_factory):
         flags={
             "cache_dir": str(tmp_path_factory.mktemp("cache")),
             "sandbox": os.environ.get("KERNELWRIGHT_TEST_SANDBOX", "auto"),
-            "looks": (12, 24),
-            "window_ms": 2.0,
+            "measurement": {
+                "looks": (12, 24),
+                "window_ms": 2.0,
+            },
             "call_timeout_s": 10.0,
             "build_timeout_s": 120.0,
             "memory_bytes": 8 << 30,

@@ -11,7 +11,7 @@ from leaderboard_browser import Page
 from leaderboard_world import REFERENCE, THERE, environment
 
 from kernelwright.leaderboard._highlight import MOST_CHARS, difference, highlight
-from kernelwright.leaderboard._svg import Ceiling, Node, Series, histogram, lineage, roofline
+from kernelwright.plots import Ceiling, Node, Series, histogram, lineage, roofline
 from kernelwright.records import Correctness, Finding, Profile, Status, TimingSample, Verdict
 
 KERNEL = """import torch

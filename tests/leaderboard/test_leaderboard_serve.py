@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from kernelwright.cli import cli
 from kernelwright.errors import UsageError
 from kernelwright.leaderboard import ServeOptions
-from kernelwright.leaderboard._serve import access_of, is_loopback, serve
+from kernelwright.leaderboard._serve import access_of, serve
 from kernelwright.leaderboard._site import Site
+from kernelwright.listening import is_loopback
 from kernelwright.store import Store
 from kernelwright.submissions import Tokens
 

@@ -47,6 +47,8 @@ def get_init_inputs():
 """
 QUICK = """
 baselines = ["eager"]
+
+[measurement]
 looks = [12]
 window_ms = 0.5
 check_trials = 2

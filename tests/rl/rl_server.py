@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 
+from kernelwright.listening import listen
 from kernelwright.rl import LocalScorer
-from kernelwright.rl._serve import _listening, _run_web, _web_server
+from kernelwright.rl._serve import _run_web, _web_server
 from kernelwright.rl._service import Service, refusal
 from kernelwright.store import Store
 
@@ -24,7 +25,7 @@ class Served:
 @contextmanager
 def served(settings, referee, *, tokens=None, problems=(), capacity=8, port=0, run_id=None, reward="kevin"):
     service = Service(settings, problems=problems, capacity=capacity)
-    listener = _listening("127.0.0.1", port)
+    listener = listen("127.0.0.1", port)
     web = _web_server(service, tokens or {})
     number = listener.getsockname()[1]
     made = Served(service, f"http://127.0.0.1:{number}", number)

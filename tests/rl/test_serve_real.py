@@ -23,6 +23,8 @@ SOFTMAX = "kernelwright/level1/softmax"
 TOKEN = "a-token-of-this-test-0123456789"
 QUICK = """
 baselines = ["eager"]
+
+[measurement]
 looks = [12]
 window_ms = 0.5
 pool_bytes = "16MiB"

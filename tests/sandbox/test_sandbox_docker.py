@@ -695,7 +695,7 @@ def test_a_candidate_is_judged_in_containers(docker, tmp_path):
     source = (TESTS / "adversarial" / "problems" / "row_softmax.py").read_text()
     right = runpy.run_path(str(TESTS / "evaluator" / "referee_candidates.py"))["RIGHT"]
     problem = parse_problem(source, id="test/level1/row_softmax", suite="test", level=1, name="row_softmax")
-    flags = {"sandbox": "docker", "cache_dir": str(tmp_path), "looks": (8, 12), "window_ms": 0.5}
+    flags = {"sandbox": "docker", "cache_dir": str(tmp_path), "measurement": {"looks": (8, 12), "window_ms": 0.5}}
     with Referee(Settings.load(flags=flags | {"memory_bytes": 1 << 30}, env={})) as referee:
         with referee.open(problem, baselines=("eager",)) as session:
             candidate = Candidate(problem_id=problem.id, source=right, backend="cpp")

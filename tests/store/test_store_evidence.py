@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import sqlite3
 
@@ -271,18 +269,6 @@ def test_llm_calls_come_back_and_unknown_cost_stays_unknown(store, make):
     assert (costs.known_cost_usd, costs.calls_of_unknown_cost) == (0.5, 1)
     assert (costs.calls, costs.input_tokens, costs.output_tokens, costs.evaluations) == (2, 20, 0, 1)
     assert len(store.llm_calls(run_id=run_id)) == 2
-
-
-def test_export_writes_whole_evaluations_as_json_lines(store, make):
-    run_id = store.create_run(RunConfig(problems=("suite/level1/softmax",)), [make.problem()])
-    store.record_evaluation(make.evaluation("one", artifacts={"log": "text\nof two lines"}), run_id=run_id)
-    store.record_evaluation(make.evaluation("two"))
-    out = io.StringIO()
-    assert store.export_jsonl(out) == 2
-    first = json.loads(out.getvalue().splitlines()[0])
-    assert first["evaluation"]["candidate"]["source"] == "one"
-    assert len(first["evaluation"]["samples"]) == 3
-    assert store.export_jsonl(io.StringIO(), run_id=run_id) == 1
 
 
 def test_an_unknown_evaluation_is_a_usage_error(store):

@@ -31,12 +31,14 @@ def quick(tmp_path, make_cache):
         "suite_dirs": (tmp_path / "tiny",),
         "device": "none",
         "baselines": ("eager",),
-        "looks": (8, 12),
-        "window_ms": 0.5,
-        "check_trials": 2,
-        "confirm_pairs": 5,
-        "confirm_max_pairs": 5,
-        "noise_bound": 0.3,  # tests run on busy machines, where a control strays far
+        "measurement": {
+            "looks": (8, 12),
+            "window_ms": 0.5,
+            "check_trials": 2,
+            "confirm_pairs": 5,
+            "confirm_max_pairs": 5,
+            "noise_bound": 0.3,  # tests run on busy machines, where a control strays far
+        },
         "memory_bytes": 1 << 30,
     }
     return Settings.load(flags=flags, env={})

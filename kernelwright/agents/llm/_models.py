@@ -13,8 +13,8 @@ from kernelwright.agents.llm._mailbox import MailboxProvider
 from kernelwright.agents.llm._prices import PriceTable
 from kernelwright.agents.llm._recording import ReplayProvider, read_recording
 from kernelwright.agents.llm._types import Provider
-from kernelwright.agents.llm._vendors import KEY_NAMES, metered_provider, vendors_own
-from kernelwright.config import Settings
+from kernelwright.agents.llm._vendors import KEY_NAMES, endpoint_of, metered_provider, vendors_own
+from kernelwright.config import Endpoint, Settings
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Models:
         try:
             for spec in sorted({spec for spec in specs if is_model(spec)}):
                 self._providers[spec] = open_provider(spec, settings)
-                self._slots.setdefault(spec.partition(":")[0], threading.Semaphore(settings.llm_concurrency))
+                self._slots.setdefault(spec.partition(":")[0], threading.Semaphore(self._endpoint(spec).concurrency))
             self._refuse_unbounded()
         except BaseException:
             self.close()
@@ -128,12 +128,17 @@ class Models:
                 self.prices,
                 wait=wait,
                 slots=self._slots[spec.partition(":")[0]],
-                retries=Retries(tries=self._settings.llm_tries),
+                retries=Retries(tries=self._endpoint(spec).tries),
                 fresh=self._settings.replies == "fresh",
                 note=note,
             )
             for spec, provider in self._providers.items()
         }
+
+    def _endpoint(self, spec: str) -> Endpoint:
+        """How a spec's server is asked. The limits of ``openai`` hold for a mailbox and a recording as well."""
+        word = spec.partition(":")[0]
+        return endpoint_of(word if word in KEY_NAMES else "openai", self._settings)
 
     def _refuse_unbounded(self) -> None:
         """A model whose price nobody knows can only be bounded by tokens."""

@@ -84,11 +84,6 @@ class Usage(NamedTuple):
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
-    @property
-    def total_tokens(self) -> int:
-        """Input and output."""
-        return self.input_tokens + self.output_tokens
-
 
 class Reply(NamedTuple):
     """What a model answered. ``usage`` is None where the provider did not say.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelwright.agents.llm._types import Provider
-from kernelwright.config import Settings, api_key
+from kernelwright.config import NAMES, Endpoint, Settings, api_key
 from kernelwright.errors import MissingToolError, UsageError
 
 KEY_NAMES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -24,32 +24,30 @@ def metered_provider(spec: str, settings: Settings, env: Mapping[str, str] | Non
     vendor, _, model = spec.partition(":")
     if vendor not in KEY_NAMES or not model:
         raise UsageError(f"{spec!r} names no model", hint="write openai:MODEL or anthropic:MODEL", spec=spec)
-    base_url = _base_url(vendor, settings)
+    server = endpoint_of(vendor, settings)
     key = api_key(KEY_NAMES[vendor], env)
     if key is None and vendor in vendors_own(settings):
         raise MissingToolError(
             f"{spec} needs a key, and {KEY_NAMES[vendor]} is not set",
-            hint=f"set {KEY_NAMES[vendor]}, or {vendor}_base_url to a server that needs none",
+            hint=f"set {KEY_NAMES[vendor]}, or {vendor}.base_url to a server that needs none",
             key=KEY_NAMES[vendor],
         )
     if vendor == "openai":
         from kernelwright.agents.llm._openai import OpenAIProvider
 
-        return OpenAIProvider(model, api_key=key, base_url=base_url, timeout_s=settings.llm_timeout_s)
+        return OpenAIProvider(model, api_key=key, base_url=server.base_url, timeout_s=server.timeout_s)
     from kernelwright.agents.llm._anthropic import AnthropicProvider
 
-    return AnthropicProvider(model, api_key=key, base_url=base_url, timeout_s=settings.llm_timeout_s)
+    return AnthropicProvider(model, api_key=key, base_url=server.base_url, timeout_s=server.timeout_s)
 
 
 def vendors_own(settings: Settings) -> frozenset[str]:
     """The vendors that are asked at their own base URL, so that their list prices hold."""
     return frozenset(
-        vendor
-        for vendor in KEY_NAMES
-        if _base_url(vendor, settings) == Settings.model_fields[f"{vendor}_base_url"].default
+        vendor for vendor in KEY_NAMES if endpoint_of(vendor, settings).base_url == NAMES[f"{vendor}.base_url"].default
     )
 
 
-def _base_url(vendor: str, settings: Settings) -> str:
-    url: str = getattr(settings, f"{vendor}_base_url")
-    return url
+def endpoint_of(vendor: str, settings: Settings) -> Endpoint:
+    """How the server of ``openai`` or ``anthropic`` is asked."""
+    return {"openai": settings.openai, "anthropic": settings.anthropic}[vendor]

@@ -183,11 +183,11 @@ class Clockwork:
     def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
         """How long a window is."""
         slot_bytes, pool_bytes = self._room(variant)
-        return plan(fastest_ms, slowest_ms, self._settings.window_ms, slot_bytes, pool_bytes)
+        return plan(fastest_ms, slowest_ms, self._settings.measurement.window_ms, slot_bytes, pool_bytes)
 
     def _room(self, variant: Variant) -> tuple[int, int]:
         """Bytes of one slot, and of all slots together at most."""
-        return variant.slot_bytes, self._settings.pool_bytes
+        return variant.slot_bytes, self._settings.measurement.pool_bytes
 
     def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
         """The pool of a variant with at least ``slots`` slots; it is kept, and made anew where it must grow."""

@@ -89,17 +89,6 @@ def _walsh_averages(samples: Sequence[float] | FloatArray) -> FloatArray:
     return averages
 
 
-def hodges_lehmann(samples: Sequence[float] | FloatArray) -> float:
-    """The median of all pairwise averages: as robust as a median, nearly as efficient as a mean.
-
-    Raises:
-        ValueError: without samples.
-    """
-    if len(samples) == 0:
-        raise ValueError("no samples")
-    return float(np.median(_walsh_averages(samples)))
-
-
 def signed_rank_interval(samples: Sequence[float] | FloatArray, confidence: float = 0.95) -> LogInterval:
     """Hodges-Lehmann estimate and its distribution-free interval; unbounded where there are too few samples."""
     if len(samples) == 0:
@@ -178,11 +167,6 @@ class SequentialTest:
     def pairs(self) -> int:
         """Pairs that the answer rests on so far."""
         return len(self._samples)
-
-    @property
-    def next_look(self) -> int | None:
-        """The number of pairs at which it looks again; None when it has ended."""
-        return None if self._decision else next((n for n in self._looks if n > len(self._samples)), None)
 
     @property
     def faster(self) -> bool:

@@ -50,7 +50,7 @@ class Timekeeper:
         launcher: Launcher,
         baselines: Sequence[str],
     ) -> None:
-        self._settings = settings
+        self._settings, self._method = settings, settings.measurement
         self._problem = problem
         self._clock = clock
         self._workers = clock.workers
@@ -113,18 +113,18 @@ class Timekeeper:
     def _race(
         self, side: Side, others: Sequence[Side], check_set: CheckSet, progress: Progress, rivals: Rivals
     ) -> None:
-        pair, looks = 0, self._settings.looks
-        races = Races(rivals.roles, noise_bound=self._settings.race_noise_bound, most_pairs=self._settings.race_pairs)
+        pair, looks = 0, self._method.looks
+        races = Races(rivals.roles, noise_bound=self._method.race_noise_bound, most_pairs=self._method.race_pairs)
         with self._turns([side, *others], check_set, side, "time", progress, rivals) as turns:
             tests = {
                 name: statistics.SequentialTest(
-                    noise_bound=self._settings.search_noise_bound,
-                    looks=self._settings.looks,
-                    target_half_width=self._settings.target_half_width,
+                    noise_bound=self._method.search_noise_bound,
+                    looks=self._method.looks,
+                    target_half_width=self._method.target_half_width,
                 )
                 for name in self._timed_baselines()
             }
-            looked_at = secrets.randbelow(max(self._settings.looks[0], 1))
+            looked_at = secrets.randbelow(max(self._method.looks[0], 1))
             while (
                 progress.read_times.doubtful
                 or not races.over
@@ -138,7 +138,7 @@ class Timekeeper:
                 races.add(latency)
                 pair += 1
         intervals = {name: test.interval() for name, test in tests.items()}
-        bound = self._settings.search_noise_bound
+        bound = self._method.search_noise_bound
         self._conclude(check_set, progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
         self._note_rivals(progress, {rivals.sha256(role): found for role, found in races.intervals().items()})
 
@@ -161,7 +161,7 @@ class Timekeeper:
     def _note_rivals(self, progress: Progress, found: Mapping[str, statistics.LogInterval]) -> None:
         """Put the comparison with rivals, by hash, beside that with the baselines."""
         assert progress.timing is not None
-        least = math.log1p(self._settings.race_noise_bound)
+        least = math.log1p(self._method.race_noise_bound)
         rivals = {}
         for sha256, interval in found.items():
             median, low, high = interval.ratios()
@@ -198,7 +198,7 @@ class Timekeeper:
             against = Rivals(rivals, self._launcher.start_rival)
             values = self._process_pairs(candidate, check_set, progress, against, until)
             control = values.pop(CONTROL)
-            bound, most = self._settings.noise_bound, self._settings.confirm_max_pairs
+            bound, most = self._method.noise_bound, self._method.confirm_max_pairs
             strayed = statistics.stein_interval(control, most)
             if not statistics.disturbed(strayed, bound):
                 pairs = max(len(found) for found in values.values())
@@ -224,7 +224,7 @@ class Timekeeper:
     ) -> dict[str, list[float]]:
         """The log-ratios of all process pairs by baseline and rival, and the control's."""
         values: dict[str, list[float]] = {}
-        wanted, process, began = self._settings.confirm_pairs, 0, monotonic()
+        wanted, process, began = self._method.confirm_pairs, 0, monotonic()
         while process < wanted:
             if process >= statistics.FIRST_PROCESS_PAIRS and (monotonic() - began) / process > until - monotonic():
                 break
@@ -242,13 +242,13 @@ class Timekeeper:
                 decide = [name for name in values if name != CONTROL and is_foreign(name) == raced]
                 first = next((name for name in self._timed_baselines() if name in decide), "")
                 whole = {name: values[name] for name in decide if len(values[name]) == process}
-                target = self._settings.target_half_width / (2 if raced else 1)
-                most, bound = self._settings.confirm_max_pairs, self._settings.noise_bound
+                target = self._method.target_half_width / (2 if raced else 1)
+                most, bound = self._method.confirm_max_pairs, self._method.noise_bound
                 needed = [
                     statistics.stein_confirmation(found, target, most, bound, decides=raced or name == first)
                     for name, found in whole.items()
                 ]
-                wanted = max([*needed, self._settings.confirm_pairs])
+                wanted = max([*needed, self._method.confirm_pairs])
         return values
 
     def _process_pair(
